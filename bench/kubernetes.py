@@ -26,7 +26,7 @@ from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import Environment
 from nstance.operator.shards.links import Links
-from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.shards.ports import Listener
 from nstance.wire import credentials
 
 POOL = "nstance-web"
@@ -44,14 +44,14 @@ class _Server(Pair):
         return json.dumps(settings)
 
 
-class _SizeListener(NullListener):
+class _SizeListener(Listener):
     """Records when a size was reported."""
 
     def __init__(self) -> None:
         self.links: Links | None = None
         self.sizes: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
-    def group_changed(self, shard: str, group: str) -> None:
+    def on_group_change(self, shard: str, group: str) -> None:
         link = self.links.get(shard) if self.links is not None else None
         if link is not None and group in link.groups:
             self.sizes.put_nowait((link.groups[group].size, time.monotonic()))
@@ -171,7 +171,7 @@ async def _measure(kube: HttpKube, server: Pair, bucket: Path) -> list[float]:
     links = listener.links = Links(
         configuration, credentials=lambda: identity, metrics=Metrics(), clock=SystemClock(), rng=SystemRng()
     )
-    links.listen(listener)
+    links.add_listener(listener)
     following = asyncio.create_task(links.run())
     try:
         return [await _scale(kube, listener, size) for size in _sizes()]

@@ -23,13 +23,14 @@ from nstance.kube.kinds import Kind
 from nstance.operator.controllers import resources
 from support import cluster_api, real_kube
 
-PROGRAM = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")
+CLUSTER_API_SETTING = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")
 NEEDS_CLUSTER_API = pytest.mark.skipif(
-    str(real_kube.CLUSTER_API_PROGRAM) != PROGRAM, reason=f"Cluster API's controllers cannot be run: {PROGRAM}"
+    str(real_kube.CLUSTER_API_PROGRAM) != CLUSTER_API_SETTING,
+    reason=f"Cluster API's controllers cannot be run: {CLUSTER_API_SETTING}",
 )
 
 ROLES = Path(__file__).parents[2] / "config" / "rbac" / "role.yaml"
-NODE_CONDITIONS = [
+KUBELET_CONDITIONS = [
     {"type": type, "status": status, "reason": "Kubelet", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     for type, status in (
         ("Ready", "True"),
@@ -103,6 +104,6 @@ async def _kubelets(cluster: Cluster) -> None:
             if not resources.status(node).get("conditions"):
                 with contextlib.suppress(errors.NotFoundError):
                     await cluster.kube.patch(
-                        kinds.NODE, name, {"status": {"conditions": NODE_CONDITIONS}}, subresource="status"
+                        kinds.NODE, name, {"status": {"conditions": KUBELET_CONDITIONS}}, subresource="status"
                     )
         await asyncio.sleep(0.05)

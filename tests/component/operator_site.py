@@ -23,7 +23,7 @@ from nstance.operator import config_file
 from nstance.operator.controllers.clusters import Clusters
 from nstance.operator.options import BindAddress, Options
 from nstance.operator.shards import identity
-from nstance.operator.wiring import Operator
+from nstance.operator.wiring import Host, Operator
 from support.eventually import eventually
 
 NAME = "demo--default"
@@ -32,7 +32,7 @@ LOOPBACK = BindAddress("127.0.0.1", 0)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_file, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(config_file, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
     monkeypatch.setitem(lease.Election.__init__.__kwdefaults__, "retry", 0.1)
 
@@ -92,17 +92,15 @@ class Site:
         return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
 
     def operator(self, **more: Any) -> Operator:
-        given: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, **more}
-        options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **given)
+        flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, **more}
+        options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **flags)
         return Operator(
             options,
             clock=self.world.clock,
             rng=self.world.rng,
-            variables={},
-            home=self.dir,
+            host=Host(variables={}, home=self.dir, service_account=self.dir / "none"),
             connect=self.connect,
-            build=lambda parts: [Clusters(parts)],
-            service_account=self.dir / "none",
+            build=lambda context: [Clusters(context)],
         )
 
     async def find(self, kind: kinds.Kind, name: str = NAME) -> Object | None:
@@ -142,8 +140,8 @@ async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
 
 
 async def get(operator: Operator, path: str) -> tuple[int, str]:
-    door = operator.scrapes.door if path == "/metrics" else operator.probes.door
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{door.port}{path}") as answer:
+    listener = operator.metrics_server.listener if path == "/metrics" else operator.probe_server.listener
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{listener.port}{path}") as answer:
         return answer.status, await answer.text()
 
 
@@ -153,4 +151,4 @@ def ready(found: Object) -> Object:
 
 
 def is_ready(operator: Operator) -> bool:
-    return operator.unready is None
+    return operator.unready_reason is None

@@ -34,7 +34,7 @@ from nstance.kube.port import Kube, Object
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options
 from nstance.operator.shards.links import Links
-from nstance.operator.wiring import Operator
+from nstance.operator.wiring import Host, Operator
 from support.eventually import eventually
 
 SECONDS = 60.0
@@ -71,7 +71,7 @@ class Cluster:
     dir: Path
     shards: dict[str, World]
     clock: SystemClock
-    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # of the operator; `connect` decides where it really connects
+    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -91,7 +91,7 @@ class Cluster:
             ),
             clock=self.clock,
             rng=SystemRng(),
-            variables={"KUBECONFIG": str(self._kubeconfig())},
+            host=Host(variables={"KUBECONFIG": str(self._kubeconfig())}),
             connect=lambda access: self.connect(self.access),
         )
         task = asyncio.create_task(operator.run())
@@ -104,7 +104,7 @@ class Cluster:
         if task.done():
             task.result()
             raise AssertionError("the operator has ended")
-        return operator.unready is None
+        return operator.unready_reason is None
 
     async def stop(self, name: str = "one") -> None:
         operator, task = self.operators.pop(name)
@@ -222,7 +222,6 @@ async def operating(
     *,
     start: bool = True,
     drain_timeout: str = "30s",
-    told: Callable[[dict[str, object]], dict[str, object]] = lambda shard: shard,
 ) -> AsyncIterator[Cluster]:
     """`groups`: for each shard its static groups with their sizes."""
     clock, rng = SystemClock(), SystemRng()
@@ -278,7 +277,7 @@ def _client(
 ) -> tuple[Kube, Callable[[Access], Kube]]:
     if kubernetes == "memory":
         api = memory.cluster(clock, rng)
-        return MemoryKube(api, clock), lambda _: MemoryKube(api, clock)
+        return MemoryKube(api, clock), lambda access: MemoryKube(api, clock)
     return HttpKube(access, clock), lambda _: HttpKube(access, clock)
 
 

@@ -31,7 +31,6 @@ from component.admin_cluster_world import (
 from nstance.admin import main
 from nstance.authority import open as opening
 from nstance.model.ids import OperatorId, TenantId
-from nstance.objects import errors
 from nstance.objects import open as stores
 from nstance.pki import keys, names, peer
 from nstance.secretstore import sealing
@@ -63,9 +62,9 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "told"),
+    ("words", "environment", "expected"),
     [
-        (["--cluster-id", "other"], {}, "belongs to cluster example-cluster, but --cluster-id says other"),
+        (["--cluster-id", "other"], {}, "belongs to cluster example-cluster, but --cluster-id is other"),
         ([], {"NSTANCE_ENCRYPTION_KEY": OTHER_KEY}, "set the right encryption key"),
         ([], {"NSTANCE_ENCRYPTION_KEY": ""}, "NSTANCE_ENCRYPTION_KEY is not set"),
         ([], {"NSTANCE_ENCRYPTION_KEY": "short"}, "expected an encryption key of 32 bytes"),
@@ -80,14 +79,14 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
     ],
 )
 def test_no_nonce_without_the_right_storage_and_key(
-    bucket: Bucket, words: list[str], environment: dict[str, str], told: str
+    bucket: Bucket, words: list[str], environment: dict[str, str], expected: str
 ) -> None:
     before = contents(bucket)
-    said = bucket.refused("nonce", *words, **environment)
-    assert told in said
+    message = bucket.refused("nonce", *words, **environment)
+    assert expected in message
     assert contents(bucket) == before
     for secret in (KEY, OTHER_KEY):
-        assert secret not in said
+        assert secret not in message
 
 
 @pytest.mark.parametrize(
@@ -106,10 +105,10 @@ def test_no_nonce_without_the_right_storage_and_key(
     ],
 )
 def test_wrong_usage_exits_with_2(bucket: Bucket, words: list[str]) -> None:
-    said = bucket.refused("nonce", *words, code=2)
-    assert said.startswith("nstance-admin: ")
-    assert said.endswith("see `root cluster nonce --help`\n")
-    assert said.count("\n") == 1
+    message = bucket.refused("nonce", *words, code=2)
+    assert message.startswith("nstance-admin: ")
+    assert message.endswith("see `root cluster nonce --help`\n")
+    assert message.count("\n") == 1
 
 
 def test_the_bucket_must_be_named() -> None:
@@ -119,13 +118,13 @@ def test_the_bucket_must_be_named() -> None:
 
 
 def test_tenants_must_be_configured_in_some_shard(bucket: Bucket, tmp_path: pathlib.Path) -> None:
-    assert "found no shard's config to look at" in bucket.refused("nonce", "--tenant", "acme")
+    assert "found no shard's config" in bucket.refused("nonce", "--tenant", "acme")
     bucket.ok("config", "put", "--shard", "a", str(EXAMPLE))
     broken = bucket.root / "shard" / "b" / "config.jsonc"
     broken.parent.mkdir()
     broken.write_text("{")
-    said = bucket.refused("nonce", "--tenant", "acme")
-    assert "looked at a; not valid: b" in said
+    message = bucket.refused("nonce", "--tenant", "acme")
+    assert "checked a; invalid: b" in message
     with_tenant = EXAMPLE.read_text().replace('"groups": {', '"tenants": {"acme": {}},\n"groups": {', 1)
     elsewhere = Bucket(tmp_path / "elsewhere")
     elsewhere.root.mkdir()
@@ -188,7 +187,7 @@ def test_register_operator_makes_a_whole_identity(bucket: Bucket, tmp_path: path
     assert asyncio.run(people(bucket.store).is_registered(who))
 
     # Once more: refused without the ID, the same certificate with it.
-    assert "already holds an identity" in bucket.refused("register-operator", "--output-dir", str(home))
+    assert "already has an identity" in bucket.refused("register-operator", "--output-dir", str(home))
     before = {each.name: each.read_bytes() for each in home.iterdir()}
     (home / "tls.crt").unlink()
     bucket.ok("register-operator", "--output-dir", str(home), "--operator-id", record["operator"])
@@ -386,10 +385,11 @@ def test_other_secret_stores(bucket: Bucket, tmp_path: pathlib.Path) -> None:
     assert "not built yet" in bucket.refused("secret", "list", *google)
 
 
-def test_storage_errors_are_told_apart() -> None:
-    from nstance.admin import failures
+def test_storage_errors_have_distinct_advice() -> None:
+    from nstance.admin import errors
+    from nstance.objects import errors as storage
 
-    assert "may have been done" in failures.explain(errors.UnknownOutcomeError("put x: no answer"))
-    assert "then try again" in failures.explain(errors.ConflictError("put x"))
-    assert failures.explain(errors.UnavailableError("get x")) == "get x; try again"
-    assert "--debug" in failures.explain(RuntimeError("surprise"))
+    assert "may have been applied" in errors.explain(storage.UnknownOutcomeError("put x: no answer"))
+    assert "then try again" in errors.explain(storage.ConflictError("put x"))
+    assert errors.explain(storage.UnavailableError("get x")) == "get x; try again"
+    assert "--debug" in errors.explain(RuntimeError("surprise"))

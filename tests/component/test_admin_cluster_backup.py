@@ -98,7 +98,7 @@ def test_secrets_in_clear_are_left_out(shard: Bucket, tmp_path: pathlib.Path) ->
     made = tmp_path / "b"
     result = shard.ok("backup", str(made), "-o", "json")
     assert json.loads(result.stdout)["left_out"] == ["cluster/secret/plain"]
-    assert "stored in clear" in result.stderr
+    assert "not encrypted" in result.stderr
     shard.ok("backup", str(made), "--insecure-dev")
     with tarfile.open(made) as tar:
         assert "cluster/secret/plain" in tar.getnames()
@@ -111,18 +111,18 @@ def test_what_is_newer_goes_and_no_epoch_is_used_twice(shard: Bucket, backup: pa
     leased(shard, epoch=9, tail=max(HISTORY) + 1)
     assert "--overwrite" in shard.refused("restore", str(backup))
     assert (shard.root / newer).exists()
-    told = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
-    assert json.loads(told.stdout)["removed"] == 1
+    result = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
+    assert json.loads(result.stdout)["removed"] == 1
     assert not (shard.root / newer).exists()
     assert (shard.root / storage_keys.groups(SHARD)).read_bytes() == b"{}"
     assert (read_lease(shard).epoch, read_lease(shard).tail) == (9, max(HISTORY))
 
 
 def test_the_clusters_objects_that_are_there_stay(shard: Bucket, backup: pathlib.Path) -> None:
-    """Whoever was revoked since the backup stays revoked, and nobody's CA is replaced."""
+    """An operator that was revoked since the backup stays revoked, and nobody's CA is replaced."""
     shard.ok("secret", "put", "db-password", input=b"newer")
-    told = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
-    assert json.loads(told.stdout)["kept"] == ["cluster/secret/db-password"]
+    result = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
+    assert json.loads(result.stdout)["kept"] == ["cluster/secret/db-password"]
     assert shard.ok("secret", "get", "db-password").stdout_bytes == b"newer"
 
 
@@ -186,9 +186,7 @@ def test_a_checksum_that_does_not_fit_is_named(shard: Bucket, backup: pathlib.Pa
                 body = b'{"default": {"evil": {"template": "plain"}}}'
                 member.size = len(body)
             new.addfile(member, io.BytesIO(body))
-    assert f"{storage_keys.groups(SHARD)} does not have its checksum" in shard.refused(
-        "restore", str(changed), "--overwrite"
-    )
+    assert f"{storage_keys.groups(SHARD)} has a wrong checksum" in shard.refused("restore", str(changed), "--overwrite")
 
 
 def test_half_a_restore_is_not_led_on(shard: Bucket, backup: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +197,7 @@ def test_half_a_restore_is_not_led_on(shard: Bucket, backup: pathlib.Path, monke
 
     monkeypatch.setattr(restoring._Restore, "write", fail)
     assert shard("restore", str(backup), "--overwrite").exit_code == 1
-    assert read_lease(shard).tail == restoring.NEVER_REACHED
+    assert read_lease(shard).tail == restoring.UNREACHABLE_SLOT
     monkeypatch.undo()
     shard.ok("restore", str(backup), "--overwrite")
     assert read_lease(shard).tail == max(HISTORY)
@@ -213,7 +211,7 @@ def test_a_journal_that_nobody_can_lead_on_is_not_backed_up(shard: Bucket, tmp_p
     assert not (tmp_path / "b").exists()
 
 
-def test_another_ca_in_the_bucket_stays_and_is_told(
+def test_another_ca_in_the_bucket_stays_and_is_reported(
     shard: Bucket, backup: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     async def theirs() -> None:
@@ -223,8 +221,8 @@ def test_another_ca_in_the_bucket_stays_and_is_told(
     other = Bucket(tmp_path / "theirs")
     key = Key("cluster/ca.crt")
     assert (other.root / key).exists()
-    other.ok("restore", str(backup))  # the same cluster's name: its CA stays, which is told
-    assert "another one than in the backup" in other("restore", str(backup), "--overwrite").stderr
+    other.ok("restore", str(backup))  # the same cluster's name: its CA stays, with a note
+    assert "differs from the backup" in other("restore", str(backup), "--overwrite").stderr
 
 
 def test_an_operator_of_the_backup_is_there_again(shard: Bucket, tmp_path: pathlib.Path) -> None:

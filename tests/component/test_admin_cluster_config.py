@@ -77,14 +77,14 @@ def test_all_faults_of_a_config_are_shown_and_nothing_is_written(empty: Bucket) 
 
 def test_configs_of_another_shard_or_cluster_are_refused(bucket: Bucket) -> None:
     other_shard = changed(**{'"infra": {': '"id": "b", "infra": {'})
-    said = bucket("config", "put", "--shard", "a", "-", input=other_shard)
-    assert said.exit_code == 1
-    assert 'expected "a", the shard that this server serves, found "b"' in said.stderr
+    message = bucket("config", "put", "--shard", "a", "-", input=other_shard)
+    assert message.exit_code == 1
+    assert 'expected "a", the shard that this server serves, found "b"' in message.stderr
     words = ("config", "put", "--shard", "a", "-")
     other = changed(**{'"id": "example-cluster"': '"id": "other"'})
     assert "is of cluster other, but the storage belongs to example-cluster" in bucket.refused(*words, input=other)
-    said = bucket.refused(*words, "--cluster-id", "other", input=other)
-    assert "belongs to cluster example-cluster, but --cluster-id says other" in said
+    message = bucket.refused(*words, "--cluster-id", "other", input=other)
+    assert "belongs to cluster example-cluster, but --cluster-id is other" in message
     assert "there is no shard/a/config.jsonc" in bucket.refused("config", "get", "--shard", "a")
     bucket.refused("config", "put", "--shard", "a", "/nowhere/config", code=2)
 
@@ -92,8 +92,8 @@ def test_configs_of_another_shard_or_cluster_are_refused(bucket: Bucket) -> None
 def test_a_shard_keeps_its_cluster_also_before_there_is_a_ca(empty: Bucket) -> None:
     put(empty, EXAMPLE.read_bytes())
     other = changed(**{'"id": "example-cluster"': '"id": "other"'})
-    said = empty.refused("config", "put", "--shard", "a", "-", input=other)
-    assert "a shard cannot change its cluster" in said
+    message = empty.refused("config", "put", "--shard", "a", "-", input=other)
+    assert "a shard cannot change its cluster" in message
 
 
 def test_groups_of_the_api_must_fit_the_new_config(empty: Bucket) -> None:
@@ -143,5 +143,5 @@ def test_a_config_written_meanwhile_is_not_overwritten(monkeypatch: pytest.Monke
         main.root, ["cluster", "config", "put", "--shard", "a", "-", "--storage-bucket", "b"], input=mine
     )
     assert result.exit_code == 1
-    assert "written by somebody else meanwhile; nothing was changed" in result.stderr
+    assert "was changed in the meantime, so nothing was written" in result.stderr
     assert store.contents()[key] == theirs

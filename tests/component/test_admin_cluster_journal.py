@@ -18,7 +18,7 @@ def test_journal_for_people(empty: Bucket) -> None:
     for number, body in HISTORY.items():
         write_slot(empty, number, body)
     assert empty.ok("journal", "--shard", "a").stdout.splitlines() == [
-        "slot 1  2027-01-15T08:00:01Z  epoch 1  a new leader begins",
+        "slot 1  2027-01-15T08:00:01Z  epoch 1  a new leader starts",
         "slot 2  2027-01-15T08:00:02Z  epoch 1",
         f"    {ONE}  default/demo  running",
         "slot 3  2027-01-15T08:00:03Z  epoch 2",
@@ -86,10 +86,10 @@ def test_removed_slots_and_unknown_shards(empty: Bucket) -> None:
     for number in (3, 4):
         write_slot(empty, number, HISTORY[number])
     result = empty.ok("journal", "--shard", "a", "--from", "1", "-o", "yaml")
-    assert "slots before 3 were removed" in result.stderr
+    assert "slots before 3 were compacted" in result.stderr
     assert result.stdout.count("---\n") == 2
-    assert "there is no shard b in file store" in (said := empty.refused("journal", "--shard", "b"))
-    assert "(there are: a)" in said
+    assert "there is no shard b in file store" in (message := empty.refused("journal", "--shard", "b"))
+    assert "(there are: a)" in message
 
 
 async def test_following_goes_on_until_interrupted(tmp_path: pathlib.Path) -> None:

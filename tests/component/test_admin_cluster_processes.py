@@ -148,7 +148,7 @@ async def test_secrets_configs_operators_and_journals_over_s3(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "check the bucket's name, AWS_ACCESS_KEY_ID"),
         ({"NSTANCE_ADMIN_STORAGE_BUCKET": "absent"}, "create the bucket, or correct its name"),
@@ -156,14 +156,14 @@ async def test_secrets_configs_operators_and_journals_over_s3(tmp_path: pathlib.
         ({"AWS_ENDPOINT_URL": "nonsense"}, "expected an endpoint like https://host:port"),
     ],
 )
-async def test_storage_that_refuses_is_one_line(tmp_path: pathlib.Path, changes: dict[str, str], told: str) -> None:
+async def test_storage_that_refuses_is_one_line(tmp_path: pathlib.Path, changes: dict[str, str], expected: str) -> None:
     async with s3_server.serving(tmp_path) as endpoint:
         environment = s3_environment(endpoint) | {"NSTANCE_ADMIN_STORAGE_BUCKET": "dev"} | changes
         code, out, err = await run("cluster", "secret", "list", **environment)
         assert (code, out) == (1, b"")
-        assert told in err
+        assert expected in err
         assert err.count("\n") == 1
         code, out, err = await run("--debug", "cluster", "secret", "list", **environment)
         assert (code, out) == (1, b"")
         assert err.startswith("Traceback")
-        assert told in err
+        assert expected in err

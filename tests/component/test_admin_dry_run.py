@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from component.admin_cluster_world import KEY, OTHER_KEY, Bucket, authority
-from nstance.admin.cluster.rehearsal import Rehearsal
+from nstance.admin.cluster.dry_run_store import DryRunStore
 from nstance.clock import SystemClock
 from nstance.objects import errors, memory
 from nstance.objects.port import Key, ObjectStore
@@ -29,25 +29,25 @@ def everything(root: pathlib.Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["secret", "put", "new"], "would store secret new"),
         (["secret", "put", "present"], "would store secret present"),
         (["secret", "rm", "present"], "would remove secret present"),
         (["ca", "rotate"], "next"),
         (["nonce-key", "rotate"], "next"),
-        (["rekey"], "sealed with the current key already"),
+        (["rekey"], "already uses the current key"),
         (["register-operator", "--output-dir", "{dir}/another"], "another/tls.crt"),
         (["register-operator", "--operator-id", OTHER, "--output-dir", "{dir}/another"], OTHER),
         (["revoke-operator", "--operator-id", ME], f"would revoke {ME}"),
         (["revoke-operator", "--operator-id", ME, "--servers", "a=127.0.0.1:1"], "at once in a"),
     ],
 )
-def test_nothing_is_changed_and_then_it_is_done(bucket: Bucket, words: list[str], said: str) -> None:
+def test_nothing_is_changed_and_then_it_is_done(bucket: Bucket, words: list[str], expected: str) -> None:
     words = [word.format(dir=bucket.root.parent) for word in words]
     before = everything(bucket.root.parent)
     tried = bucket.ok(*words, "--dry-run", input=b"value")
-    assert said in tried.output
+    assert expected in tried.output
     assert tried.stderr.endswith("dry run: nothing was changed\n")
     assert everything(bucket.root.parent) == before
     assert not (bucket.root.parent / "another").exists()
@@ -110,7 +110,7 @@ async def test_a_rehearsal_is_a_store_of_its_own() -> None:
     real = memory.MemoryStore(SystemClock())
     await real.create(Key("a/1"), b"one")
     await real.create(Key("a/3"), b"three")
-    store: ObjectStore = Rehearsal(real)
+    store: ObjectStore = DryRunStore(real)
     first = (await store.get(Key("a/1"))).version
     second = await store.replace(Key("a/1"), b"uno", seen=first)
     with pytest.raises(errors.ConflictError):

@@ -9,7 +9,7 @@ from support.eventually import eventually
 GROUPS = {"default": {"workers": {"template": "web", "size": 2}}}
 
 
-def told(*, instance_type: str = "small", files: Json | None = None, checks: Json | None = None) -> Json:
+def shard_config(*, instance_type: str = "small", files: Json | None = None, checks: Json | None = None) -> Json:
     made = config(groups=GROUPS)
     made["templates"]["web"] |= {"instance_type": instance_type, "checks": checks or {}}
     made["templates"]["web"]["files"] |= files or {}
@@ -17,13 +17,15 @@ def told(*, instance_type: str = "small", files: Json | None = None, checks: Jso
 
 
 async def test_a_rotation_to_a_template_with_a_missing_secret_is_neither_stable_nor_healthy(tmp_path: Path) -> None:
-    async with World(tmp_path, told()) as world:
+    async with World(tmp_path, shard_config()) as world:
         server = await world.start()
         admin = await shell(world)
         await admin.ok("wait")
         assert (await admin.json("status"))["shards"][0]["healthy"]
         old = set(states(world, "workers"))
-        world.configure(told(instance_type="large", files={"token": {"kind": "secret", "source": "worker-token"}}))
+        world.configure(
+            shard_config(instance_type="large", files={"token": {"kind": "secret", "source": "worker-token"}})
+        )
         await server.active_config.refresh()
         late = await admin("wait", "workers", "--within", "1s")
         assert late.exit_code == 1
@@ -44,7 +46,7 @@ async def test_a_rotation_to_a_template_with_a_missing_secret_is_neither_stable_
 
 
 async def test_a_failing_check_is_shown_wherever_somebody_looks(tmp_path: Path) -> None:
-    async with World(tmp_path, told(checks={"up": {"kind": "http", "port": 80, "path": "/healthz"}})) as world:
+    async with World(tmp_path, shard_config(checks={"up": {"kind": "http", "port": 80, "path": "/healthz"}})) as world:
         await world.start()
         admin = await shell(world)
         await admin.ok("wait")

@@ -66,8 +66,8 @@ async def test_the_http_commands_of_the_page_work(tmp_path: Path) -> None:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-            said, trouble = await asyncio.wait_for(running.communicate(), 120)
-    assert running.returncode == 0, trouble.decode()
+            output, problems = await asyncio.wait_for(running.communicate(), 120)
+    assert running.returncode == 0, problems.decode()
     for word in (b'"etag"', b'"size": 5', b'"instance_id"', b"data: ", b"openapi"):
-        assert word in said
+        assert word in output
     assert len((tmp_path / "token").read_text().strip()) > 16

@@ -31,7 +31,7 @@ async def test_a_group_from_its_creation_to_its_end(tmp_path: Path) -> None:
         assert waited.stderr.endswith("stable\n")
         [shown] = await admin.json("group", "list")
         assert (shown["actual_size"], shown["ready_size"], shown["static"], shown["shard"]) == (2, 2, False, SHARD)
-        assert "exists already" in await admin.refused("group", "create", "web", "--template", "web")
+        assert "already exists" in await admin.refused("group", "create", "web", "--template", "web")
 
         # What is not named stays as it is.
         await admin.ok("group", "update", "web", "--var", "name=x", "--drain-timeout", "0")
@@ -62,7 +62,7 @@ async def test_plans_of_what_would_be(tmp_path: Path) -> None:
         await admin.ok("group", "create", "web", "--template", "web", "--size", "2")
         await admin.ok("wait")
         quiet = await admin.ok("group", "plan", "web")
-        assert (quiet.stdout, quiet.stderr) == ("", "nothing would be done; nothing was changed\n")
+        assert (quiet.stdout, quiet.stderr) == ("", "no actions are needed; nothing was changed\n")
         assert [each["action"] for each in await admin.json("group", "plan", "web", "--var", "greeting=x")] == [
             "push-files"
         ] * 2
@@ -138,8 +138,8 @@ async def test_a_group_that_nobody_knows_is_one_line(tmp_path: Path) -> None:
             ["pause", "statik"],
             ["resume", "statik"],
         ):
-            said = await admin.refused("group", *words)
-            assert "there is no group statik (did you mean static?)" in said
+            message = await admin.refused("group", *words)
+            assert "there is no group statik (did you mean static?)" in message
         assert "there are: static" in await admin.refused("group", "show", "other")
         assert "there is no group other" in await admin.refused("wait", "other")
         assert "there is no group other" in await admin.refused("instance", "create", "--group", "other")
@@ -189,11 +189,11 @@ async def test_the_second_address_of_a_shard_is_tried(tmp_path: Path) -> None:
         servers = f"{SHARD}={DEAD}|{operator_addresses(world)}"
         assert len(await admin.json("group", "list", NSTANCE_ADMIN_SERVERS=servers)) == 1
         other = f"elsewhere={operator_addresses(world)}"
-        said = await admin.refused("group", "list", NSTANCE_ADMIN_SERVERS=other, NSTANCE_ADMIN_SHARD="elsewhere")
-        assert "expected shard elsewhere, found zone-a" in said
+        message = await admin.refused("group", "list", NSTANCE_ADMIN_SERVERS=other, NSTANCE_ADMIN_SHARD="elsewhere")
+        assert "expected shard elsewhere, found zone-a" in message
 
 
-async def test_the_config_in_force_and_reading_it_again(tmp_path: Path) -> None:
+async def test_the_active_config_and_reading_it_again(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         admin = await shell(world)
@@ -212,16 +212,16 @@ async def test_the_config_in_force_and_reading_it_again(tmp_path: Path) -> None:
         [after] = await admin.json("config", "refresh")
         assert (after["updated"], after["previous_etag"]) == (True, before["etag"])
         assert (await admin.json("group", "show", "static"))["size"] == 4
-        assert "nothing is new" in (await admin.ok("config", "refresh", "--dry-run")).stderr
+        assert "no new config" in (await admin.ok("config", "refresh", "--dry-run")).stderr
         world.configure(config(groups={"default": {"static": {"template": "wob", "size": 4}}}))
-        assert "would be refused: " in await admin.refused("config", "refresh", "--dry-run")
+        assert "would be rejected: " in await admin.refused("config", "refresh", "--dry-run")
         assert (await admin.json("config", "status"))[0]["errors"] == []
-        assert "the new config was refused: " in await admin.refused("config", "refresh")
+        assert "the new config was rejected: " in await admin.refused("config", "refresh")
         [refused] = await admin.json("config", "status")
         assert refused["etag"] == after["etag"]
         assert any("wob" in problem for problem in refused["errors"])
-        assert "refuses a newer config" in (await admin.ok("config", "status")).stderr
-        assert "a newer config is refused" in (await admin.ok("status")).stdout
+        assert "rejects a newer config" in (await admin.ok("config", "status")).stderr
+        assert "newer config rejected" in (await admin.ok("status")).stdout
 
 
 async def test_status_folds_what_is_healthy_and_opens_what_is_not(tmp_path: Path) -> None:

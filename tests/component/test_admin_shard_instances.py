@@ -60,8 +60,8 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         assert states(world, "web")[made["instance_id"]] == "running"
         await admin.ok("instance", "delete", made["instance_id"])
         gone = await admin.json("instance", "delete", second["instance_id"], "--dry-run")
-        told = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
-        assert told == [
+        found = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
+        assert found == [
             ("create", "replace", f"replaces {second['instance_id']} (requested)"),
             ("delete", "requested", "deletion requested"),
         ]
@@ -82,7 +82,7 @@ async def test_a_drain_ends_when_a_person_says_so(tmp_path: Path) -> None:
         await admin.ok("wait")
         [old] = await admin.json("instance", "list")
         id = old["instance_id"]
-        assert "expected an instance that is draining, found" in await admin.refused("instance", "drained", id)
+        assert "expected a draining instance, found" in await admin.refused("instance", "drained", id)
         await admin.ok("instance", "delete", id)
         await eventually(lambda: states(world, "web")[id] == "draining")
         assert re.search(r"requested, until \d{4}-\d\d-\d\d \d\d:\d\dZ", (await admin.ok("instance", "list")).stdout)
@@ -109,7 +109,7 @@ async def test_instances_of_a_deleted_group_are_listed_while_they_leave(tmp_path
 
 async def test_a_change_whose_answer_is_late_may_have_been_done(tmp_path: Path) -> None:
     """Nobody shakes hands within a millisecond."""
-    maybe = "it may have been done: look before you try again"
+    maybe = "the change may have been applied: check before you try again"
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)
@@ -135,21 +135,21 @@ async def test_events_tell_what_happened_and_why(tmp_path: Path) -> None:
         admin = await shell(world)
         await admin.ok("group", "create", "other", "--template", "web", "--size", "1")
         await admin.ok("wait")
-        told = await admin.json("events", "--group", "web")
-        assert all(each.keys() == EVENT and each["group"] == "web" for each in told)
-        assert [each["time"] for each in told] == sorted(each["time"] for each in told)
-        assert {"scale-up", "created", "registered"} <= {each["reason"] for each in told}
-        assert await admin.json("events", "--group", "web", "--limit", "2") == told[-2:]
+        found = await admin.json("events", "--group", "web")
+        assert all(each.keys() == EVENT and each["group"] == "web" for each in found)
+        assert [each["time"] for each in found] == sorted(each["time"] for each in found)
+        assert {"scale-up", "created", "registered"} <= {each["reason"] for each in found}
+        assert await admin.json("events", "--group", "web", "--limit", "2") == found[-2:]
         assert await admin.json("events", "--limit", "0") == []
-        some = told[-1]["instance_id"]
+        some = found[-1]["instance_id"]
         assert {each["instance_id"] for each in await admin.json("events", "--instance", some)} == {some}
         lines = (await admin.ok("events", "--group", "web")).stdout.splitlines()
-        assert len(lines) == len(told)
+        assert len(lines) == len(found)
         assert "registered        web: agent registered (web-" in "".join(lines)
 
 
 async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -> None:
-    """Nothing twice, nothing missed; the silence between is told."""
+    """Nothing twice, nothing missed; the gap between is reported."""
     async with World(tmp_path, config(groups=STATIC)) as world:
         await world.start("a")
         await world.start("b", lead=False)
@@ -172,8 +172,8 @@ async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -
             await admin.ok("group", "create", "late", "--template", "web", "--size", "0")
             while seen[-1]["group"] != "late":
                 seen.append(json.loads(await asyncio.wait_for(following.stdout.readline(), SECONDS)))
-            told = [tuple(each[name] for name in ("group", "instance_id", "reason", "message")) for each in seen]
-            assert sorted(set(told)) == sorted(told)  # the next leader has them with other times
+            found = [tuple(each[name] for name in ("group", "instance_id", "reason", "message")) for each in seen]
+            assert sorted(set(found)) == sorted(found)  # the next leader has them with other times
         finally:
             following.terminate()
             await asyncio.wait_for(following.communicate(), SECONDS)
@@ -195,12 +195,12 @@ async def test_identities_that_cannot_be_used_are_one_line(tmp_path: Path) -> No
         (admin.identity / "tls.key").write_bytes(key)
         await admin.ok("group", "list")
         (admin.identity / "tls.crt").write_text("nonsense")
-        assert "no operator's certificate" in await admin.refused("group", "list")
+        assert "not an operator's certificate" in await admin.refused("group", "list")
         (admin.identity / "tls.crt").write_text(world.ca_pem)
-        assert "no operator's certificate" in await admin.refused("group", "list")
+        assert "not an operator's certificate" in await admin.refused("group", "list")
 
 
-async def test_an_expired_certificate_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
+async def test_an_expired_certificate_is_reported_before_a_shard_is_called(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)
@@ -256,7 +256,7 @@ async def test_revoked_at_once_on_the_shards_that_are_named(tmp_path: Path) -> N
             *("--storage-bucket", str(bucket), "--servers", admin.environment["NSTANCE_ADMIN_SERVERS"]),
         )
         done = await admin.ok(*words)
-        assert f"shard {SHARD} refuses it from now on" in done.stderr
+        assert f"shard {SHARD} rejects it from now on" in done.stderr
         await eventually(lambda: not victim.channel.connected)
         assert (await victim.refused("ListGroups")).message == "this operator is not registered"
         dead = await admin(*words[:-1], "gone=127.0.0.1:1")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from component.admin_shell import shell
-from component.test_admin_shard_serve import ALL, HERE, post, said, served
+from component.test_admin_shard_serve import ALL, HERE, get_json, post, served
 from component.whole_server import World, config
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
 from nstance.model.rollout import Outcome
@@ -13,7 +13,7 @@ from support.eventually import eventually
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
 
 
-def told(**update: Any) -> dict[str, Any]:
+def shard_config(**update: Any) -> dict[str, Any]:
     group = {"template": "web", "size": 2, "drain_timeout": "0", "update": update or {"max_surge": 2}}
     return config(groups={"default": {"web": group}})
 
@@ -27,14 +27,14 @@ async def reached(world: World, wanted: Outcome, *, revisions: int) -> None:
 
 
 async def test_the_command_line(tmp_path: Path) -> None:
-    async with World(tmp_path, told(canary=1, max_surge=1)) as world:
+    async with World(tmp_path, shard_config(canary=1, max_surge=1)) as world:
         await world.start()
         admin = await shell(world)
         await reached(world, Outcome.COMPLETE, revisions=1)
         assert "no earlier revision" in await admin.refused("group", "rollback", "web")
         assert "neither paused nor halted" in await admin.refused("group", "resume-rollout", "web")
         planned = await admin.ok("group", "plan", "web", "--instance-type", "large")
-        assert "2 to be replaced, at most 1 at a time; duration: unknown" in planned.stderr
+        assert "2 instances to replace, at most 1 at a time; duration: unknown" in planned.stderr
         await admin.ok("group", "update", "web", "--instance-type", "large")
         await reached(world, Outcome.PAUSED, revisions=2)
         assert "rollout paused: paused after 1 instances" in (await admin.ok("group", "list")).stdout.replace("\n", " ")
@@ -87,14 +87,14 @@ async def test_a_group_of_the_api_says_how_it_is_updated(tmp_path: Path) -> None
 
 
 async def test_over_http(tmp_path: Path) -> None:
-    async with World(tmp_path, told()) as world:
+    async with World(tmp_path, shard_config()) as world:
         await world.start()
         await reached(world, Outcome.COMPLETE, revisions=1)
         async with served(world) as browser:
-            [group] = (await said(browser, "/groups", **ALL))["groups"]
+            [group] = (await get_json(browser, "/groups", **ALL))["groups"]
             assert group["rollout"]["outcome"] == "complete"
             assert (await post(browser, "/group/rollback", {"group": "web"}, 409, **HERE))["error"]
-            changed = told()
+            changed = shard_config()
             changed["templates"]["web"]["instance_type"] = "large"
             world.configure(changed)
             await world.leader.active_config.refresh()
@@ -102,9 +102,9 @@ async def test_over_http(tmp_path: Path) -> None:
             answer = await post(browser, "/group/rollback", {"group": "web"}, **HERE)
             assert answer["results"][0]["group"] == "web"
             await reached(world, Outcome.COMPLETE, revisions=3)
-            [history] = (await said(browser, "/group/history", group="web", **HERE))["groups"]
+            [history] = (await get_json(browser, "/group/history", group="web", **HERE))["groups"]
             assert [each["outcome"] for each in history["revisions"]] == ["complete", "rolled-back", "complete"]
-            assert (await said(browser, "/group/history", 400, **HERE))["error"]
+            assert (await get_json(browser, "/group/history", 400, **HERE))["error"]
             assert (await post(browser, "/group/resume-rollout", {"group": 1}, 400, **HERE))["error"]
             await post(browser, "/group/resume-rollout", {"group": "web"}, **HERE)
             await reached(world, Outcome.COMPLETE, revisions=4)

@@ -25,7 +25,7 @@ from component.admin_shell import operator_addresses, shell
 from component.whole_server import SECONDS, SHARD, World, config
 from nstance.admin import client as clients
 from nstance.admin.client import Client
-from nstance.admin.http import access, openapi, routes, serving
+from nstance.admin.http import access, openapi, routes, server
 from nstance.admin.http.access import Access
 from nstance.model.ids import ShardId
 from support import ports
@@ -60,7 +60,7 @@ async def served(world: World, *, guard: Access = NOBODY, dead: bool = False) ->
                 each.close()
 
 
-async def said(browser: Browser, path: str, code: int = 200, /, **query: str) -> Any:
+async def get_json(browser: Browser, path: str, code: int = 200, /, **query: str) -> Any:
     async with browser.get(path, params=query) as answer:
         assert answer.status == code, await answer.text()
         return await answer.json()
@@ -77,7 +77,7 @@ async def test_the_three_documented_calls_word_by_word(tmp_path: Path) -> None:
         await world.start()
         async with served(world) as browser:
             etag = world.leader.lead_now.configuration.version
-            status = await said(browser, "/config/status", **HERE)
+            status = await get_json(browser, "/config/status", **HERE)
             modified = status["shards"][0].pop("last_modified")
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", modified)
             size = world.leader.lead_now.configuration.size
@@ -86,7 +86,7 @@ async def test_the_three_documented_calls_word_by_word(tmp_path: Path) -> None:
             assert refreshed == {"shards": [{"shard": SHARD, "updated": False, "etag": etag}]}
             scaled = await post(browser, "/group/scale", {"group": "web", "size": 5}, **HERE)
             assert scaled == {"results": [{"shard": SHARD, "group": "web", "size": 5}]}
-            assert (await said(browser, "/health")) == {"status": "ok"}
+            assert (await get_json(browser, "/health")) == {"status": "ok"}
 
 
 async def test_groups_instances_and_events(tmp_path: Path) -> None:
@@ -95,25 +95,25 @@ async def test_groups_instances_and_events(tmp_path: Path) -> None:
         await (await shell(world)).ok("wait")
         (world.dir / "identity-default").rename(world.dir / "used")
         async with served(world) as browser:
-            [group] = (await said(browser, "/groups", **ALL))["groups"]
+            [group] = (await get_json(browser, "/groups", **ALL))["groups"]
             assert (group["group"], group["size"], group["ready_size"]) == ("web", 2, 2)
-            found = (await said(browser, "/instances", group="web", **HERE))["instances"]
+            found = (await get_json(browser, "/instances", group="web", **HERE))["instances"]
             assert [each["state"] for each in found] == ["running"] * 2
-            assert (await said(browser, "/instances", 404, group="wob", **HERE))["error"]
-            events = (await said(browser, "/events", group="web", limit="4", **HERE))["events"]
+            assert (await get_json(browser, "/instances", 404, group="wob", **HERE))["error"]
+            events = (await get_json(browser, "/events", group="web", limit="4", **HERE))["events"]
             assert sorted(each["reason"] for each in events) == ["ready"] * 2 + ["registered"] * 2
 
 
-async def test_a_dead_shard_is_told_beside_the_others(tmp_path: Path) -> None:
+async def test_a_dead_shard_is_reported_with_the_others(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         async with served(world, dead=True) as browser:
-            both = await said(browser, "/groups", 207, **ALL)
+            both = await get_json(browser, "/groups", 207, **ALL)
             assert [each["shard"] for each in both["groups"]] == [SHARD]
             [error] = both["errors"]
             assert error["shard"] == "dead"
             assert "no answer: 127.0.0.1:1" in error["error"]
-            gone = await said(browser, "/groups", 503, shard="dead")
+            gone = await get_json(browser, "/groups", 503, shard="dead")
             assert (gone["groups"], gone["error"]) == ([], gone["errors"][0]["error"])
             both = await post(browser, "/group/scale", {"group": "web", "size": 3}, 207, **ALL)
             assert both["results"] == [{"shard": SHARD, "group": "web", "size": 3}]
@@ -124,23 +124,23 @@ async def test_a_refused_config_is_a_conflict_with_its_problems(tmp_path: Path) 
         await world.start()
         async with served(world) as browser:
             world.configure(config(groups={"default": {"web": {"template": "wob"}}}))
-            told = await post(browser, "/config/refresh", None, 409, **ALL)
-            assert told["shards"][0]["updated"] is False
-            assert "wob" in told["error"]
+            reply = await post(browser, "/config/refresh", None, 409, **ALL)
+            assert reply["shards"][0]["updated"] is False
+            assert "wob" in reply["error"]
 
 
 async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         async with served(world) as browser:
-            assert "exactly one of" in (await said(browser, "/groups", 400))["error"]
-            assert "exactly one of" in (await said(browser, "/groups", 400, **HERE, **ALL))["error"]
-            assert "true or false" in (await said(browser, "/groups", 400, all_shards="yes"))["error"]
-            assert "there is no shard" in (await said(browser, "/groups", 404, shard="other"))["error"]
-            assert "unknown query size" in (await said(browser, "/groups", 400, size="1", **HERE))["error"]
-            assert "limit" in (await said(browser, "/events", 400, limit="-1", **HERE))["error"]
-            assert (await said(browser, "/nowhere", 404))["error"] == "not found"
-            assert (await said(browser, "/group/scale", 405, **HERE))["error"] == "method not allowed"
+            assert "exactly one of" in (await get_json(browser, "/groups", 400))["error"]
+            assert "exactly one of" in (await get_json(browser, "/groups", 400, **HERE, **ALL))["error"]
+            assert "true or false" in (await get_json(browser, "/groups", 400, all_shards="yes"))["error"]
+            assert "there is no such shard" in (await get_json(browser, "/groups", 404, shard="other"))["error"]
+            assert "unknown query size" in (await get_json(browser, "/groups", 400, size="1", **HERE))["error"]
+            assert "limit" in (await get_json(browser, "/events", 400, limit="-1", **HERE))["error"]
+            assert (await get_json(browser, "/nowhere", 404))["error"] == "not found"
+            assert (await get_json(browser, "/group/scale", 405, **HERE))["error"] == "method not allowed"
             wrong: tuple[Any, ...] = (
                 None,
                 [],
@@ -167,7 +167,7 @@ async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp
                 assert answer.status == 413
             async with browser.post("/group/scale", params=HERE, data=b"[" * 60_000, headers=JSON) as answer:
                 assert answer.status == 400
-            assert (await said(browser, "/groups", **HERE))["groups"][0]["size"] == 2
+            assert (await get_json(browser, "/groups", **HERE))["groups"][0]["size"] == 2
             odd = {"Content-Type": "application/json; charset=nonsense"}
             async with browser.post("/group/scale", params=HERE, data=b"\xff", headers=odd) as answer:
                 assert (answer.status, await answer.json()) == (
@@ -198,14 +198,14 @@ async def test_heads_are_what_a_get_would_say_without_its_body(tmp_path: Path) -
                     assert (answer.status, await answer.read()) == (code, b"")
 
 
-async def test_a_bug_is_told_in_json_and_in_the_log(
+async def test_a_bug_is_reported_in_json_and_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
-        monkeypatch.setattr(routes.groups, "everything", None)
+        monkeypatch.setattr(routes.groups, "list_groups", None)
         async with served(world) as browser:
-            assert "bug" in (await said(browser, "/groups", 500, **HERE))["error"]
+            assert "bug" in (await get_json(browser, "/groups", 500, **HERE))["error"]
             assert "GET /groups failed: unexpected TypeError" in capsys.readouterr().err
 
 
@@ -259,11 +259,11 @@ async def test_events_are_streamed_and_a_browser_that_returns_misses_none(tmp_pa
                 assert all(each["data"] != first["data"] for each in seen)
 
 
-async def test_streams_are_bounded_and_a_shard_that_falls_silent_is_told(
+async def test_streams_are_bounded_and_an_unresponsive_shard_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nstance.admin.http.stream.MAX_STREAMS", 1)
-    monkeypatch.setattr("nstance.admin.http.stream.BEAT_SECONDS", 0.02)
+    monkeypatch.setattr("nstance.admin.http.stream.HEARTBEAT_SECONDS", 0.02)
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         stream = {"Accept": "text/event-stream"}
@@ -271,8 +271,8 @@ async def test_streams_are_bounded_and_a_shard_that_falls_silent_is_told(
             async with browser.get("/events", params={**ALL, "limit": "0"}, headers=stream) as answer:
                 coming = lines(answer)
                 assert list(await anext(coming)) == ["id"]
-                told = await anext(coming)
-                assert (told["event"], told["data"]["shard"]) == ("shard", "dead")
+                reply = await anext(coming)
+                assert (reply["event"], reply["data"]["shard"]) == ("shard", "dead")
                 async with browser.get("/events", params=ALL, headers=stream) as second:
                     assert second.status == 503
             while True:  # the first one's place is free once its end is noticed
@@ -314,23 +314,23 @@ async def test_the_description_agrees_with_what_is_served(tmp_path: Path) -> Non
     async with World(tmp_path, config(groups=STATIC)) as world:
         await world.start()
         async with served(world, dead=True) as browser:
-            told = await said(browser, "/openapi.json")
-            assert told["openapi"].startswith("3.1")
-            described = {(method.upper(), path) for path, some in told["paths"].items() for method in some}
+            reply = await get_json(browser, "/openapi.json")
+            assert reply["openapi"].startswith("3.1")
+            described = {(method.upper(), path) for path, some in reply["paths"].items() for method in some}
             assert isinstance(browser.app, aiohttp.web.Application)
             assert described == {
                 (route.method, route.resource.canonical)
                 for route in browser.app.router.routes()
                 if route.resource and route.method != "HEAD"
             }
-            assert {path for path, some in told["paths"].items() for each in some.values() if "security" in each} == {
-                *access.OPEN
+            assert {path for path, some in reply["paths"].items() for each in some.values() if "security" in each} == {
+                *access.PUBLIC_PATHS
             }
-            ids = [each["operationId"] for some in told["paths"].values() for each in some.values()]
+            ids = [each["operationId"] for some in reply["paths"].values() for each in some.values()]
             assert len(set(ids)) == len(ids)
-            named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(told)))
-            assert named == told["components"]["schemas"].keys()
-            for path, some in told["paths"].items():
+            named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(reply)))
+            assert named == reply["components"]["schemas"].keys()
+            for path, some in reply["paths"].items():
                 for method, operation in some.items():
                     if path in ("/group/rollback", "/group/resume-rollout"):
                         continue  # refused where there is nothing to steer
@@ -392,7 +392,7 @@ async def test_with_a_token_nobody_else_is_served(tmp_path: Path) -> None:
             for shown in (f"Bearer {TOKEN}", f"bearer {TOKEN}"):
                 async with browser.get("/groups", params=HERE, headers={"Authorization": shown}) as answer:
                     assert answer.status == 200
-            for path in access.OPEN:
+            for path in access.PUBLIC_PATHS:
                 async with browser.get(path, headers={"Host": "any.example"}) as answer:
                     assert answer.status == 200
 
@@ -470,8 +470,8 @@ async def test_the_program_on_a_public_address(tmp_path: Path, free_port: int, m
         finally:
             if program.returncode is None:
                 program.kill()
-            _, told = await program.communicate()
-        assert told == b""  # strangers do not fill the log
+            _, reply = await program.communicate()
+        assert reply == b""  # strangers do not fill the log
 
 
 async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
@@ -480,15 +480,15 @@ async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)
-        said = await admin.refused("serve", "--bind", ":8080", code=2)
-        assert ":8080 can be reached from other machines" in said
+        message = await admin.refused("serve", "--bind", ":8080", code=2)
+        assert ":8080 can be reached from other machines" in message
         for need in ("--tls-cert and --tls-key", "--token-file or NSTANCE_ADMIN_TOKEN", "127.0.0.1:8080"):
-            assert need in said
-        assert "needs a token" in await admin.refused("serve", *tls, code=2)
-        said = await admin.refused("serve", "--bind", ":8080", code=2, NSTANCE_ADMIN_TOKEN=TOKEN)
-        assert "needs --tls-cert" in said
+            assert need in message
+        assert "requires a token" in await admin.refused("serve", *tls, code=2)
+        message = await admin.refused("serve", "--bind", ":8080", code=2, NSTANCE_ADMIN_TOKEN=TOKEN)
+        assert "requires --tls-cert" in message
         assert "expected a token of" in await admin.refused("serve", *tls, code=2, NSTANCE_ADMIN_TOKEN="short")
-        assert "come together" in await admin.refused("serve", *tls[:2], code=2)
+        assert "expected both --tls-cert and --tls-key" in await admin.refused("serve", *tls[:2], code=2)
         assert "--client-ca needs" in await admin.refused("serve", "--client-ca", str(certificate), code=2)
         wrong = ("--tls-cert", str(private), "--tls-key", str(private))
         assert "cannot be used" in await admin.refused("serve", *wrong, NSTANCE_ADMIN_TOKEN=TOKEN)
@@ -508,7 +508,7 @@ async def test_without_flags_it_serves_this_machine(tmp_path: Path, monkeypatch:
         async def serve(reach: object, bind: object, guard: object) -> None:
             bound.append(str(bind))
 
-        monkeypatch.setattr(serving, "serve", serve)
+        monkeypatch.setattr(server, "serve", serve)
         await admin.ok("serve")
         certificate, private = certificates(tmp_path)
         await admin.ok("serve", "--tls-cert", str(certificate), "--tls-key", str(private), NSTANCE_ADMIN_TOKEN=TOKEN)

@@ -13,7 +13,7 @@ from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
 
 
-def told(size: int = 2, **group: object) -> dict[str, object]:
+def shard_config(size: int = 2, **group: object) -> dict[str, object]:
     return config(
         groups={"default": {"workers": {"template": "web", "size": size, "drain_timeout": "0", **group}}},
     )
@@ -24,14 +24,14 @@ def running(world: World) -> int:
 
 
 async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: Path) -> None:
-    async with World(tmp_path, told(2)) as world:
+    async with World(tmp_path, shard_config(2)) as world:
         await world.start()
         admin = await shell(world)
         who = (await admin.json("group", "scale", "workers", "3"))[0]["size_source"]["by"]
         assert who.startswith("opr-")
 
         # The file asks for 5, and everything says why that has no effect.
-        world.configure(told(5))
+        world.configure(shard_config(5))
         dry = await admin.ok("config", "refresh", "--dry-run")
         warning = (
             r"warning: group default/workers: size 5 in the file has no effect: 3 was set through the API "
@@ -68,21 +68,21 @@ async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: P
         assert running(world) == 5
         assert (await admin("config", "diff")).exit_code == 0
         assert not (await admin.ok("config", "refresh")).stderr
-        said = [each["message"] for each in await admin.json("events", "--group", "workers")]
-        assert f"size 2 → 3 (by {who})" in said
-        assert f"size 3 → 5; size returned to the configuration file (by {who})" in said
+        messages = [each["message"] for each in await admin.json("events", "--group", "workers")]
+        assert f"size 2 → 3 (by {who})" in messages
+        assert f"size 3 → 5; size returned to the configuration file (by {who})" in messages
 
         # From now on the file counts again, and the history names it.
-        world.configure(told(4))
+        world.configure(shard_config(4))
         await admin.ok("config", "refresh")
         await admin.ok("wait")
         assert running(world) == 4
-        said = [each["message"] for each in await admin.json("events", "--group", "workers")]
-        assert "size 5 → 4 (by the configuration file)" in said
+        messages = [each["message"] for each in await admin.json("events", "--group", "workers")]
+        assert "size 5 → 4 (by the configuration file)" in messages
 
 
 async def test_types_and_vars_are_compared_and_given_back_too(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, vars={"greeting": "file"})) as world:
+    async with World(tmp_path, shard_config(1, vars={"greeting": "file"})) as world:
         await world.start()
         admin = await shell(world)
         await admin.ok(
@@ -109,7 +109,7 @@ async def test_types_and_vars_are_compared_and_given_back_too(tmp_path: Path) ->
 
 
 async def test_reality_is_compared_with_what_is_wished(tmp_path: Path) -> None:
-    async with World(tmp_path, told(2), agents=False) as world:
+    async with World(tmp_path, shard_config(2), agents=False) as world:
         await world.start()
         admin = await shell(world)
         operator = await world.operator()
@@ -124,15 +124,15 @@ async def test_reality_is_compared_with_what_is_wished(tmp_path: Path) -> None:
 
 
 async def test_instances_name_who_asked_for_their_end(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1)) as world:
+    async with World(tmp_path, shard_config(1)) as world:
         await world.start()
         admin = await shell(world)
         await admin.ok("wait")
         [old] = states(world, "workers")
         await admin.ok("instance", "replace", old)
         await eventually(lambda: states(world, "workers")[old] == "deleted")
-        said = [each["message"] for each in await admin.json("events", "--group", "workers")]
-        assert any(re.fullmatch(r"replacement requested by opr-\w+", each) for each in said)
+        messages = [each["message"] for each in await admin.json("events", "--group", "workers")]
+        assert any(re.fullmatch(r"replacement requested by opr-\w+", each) for each in messages)
 
 
 def cluster(bucket: Path, *words: str, input: bytes | None = None) -> Result:
@@ -143,9 +143,9 @@ def cluster(bucket: Path, *words: str, input: bytes | None = None) -> Result:
 def test_config_put_says_what_has_no_effect(tmp_path: Path) -> None:
     place = tmp_path / "shard" / str(SHARD)
     place.mkdir(parents=True)
-    (place / "config.jsonc").write_text(json.dumps(told(2)))
+    (place / "config.jsonc").write_text(json.dumps(shard_config(2)))
     (place / "groups.jsonc").write_text('{"default": {"workers": {"size": 3}}}')
-    new = json.dumps(told(5)).encode()
+    new = json.dumps(shard_config(5)).encode()
     result = cluster(tmp_path, "config", "put", "--shard", str(SHARD), "-", input=new)
     assert result.exit_code == 0, result.output
     assert "no group changes" in result.stderr

@@ -43,7 +43,7 @@ class Asking:
         try:
             return await call(method, method.request_type(**fields), timeout=SECONDS)
         except (GRPCError, StreamTerminatedError, OSError) as problem:
-            raise client.Refusal(str(problem), Status.UNAVAILABLE) from problem
+            raise client.ShardError(str(problem), Status.UNAVAILABLE) from problem
 
     async def renew_if_due(self) -> None:
         return None
@@ -57,7 +57,11 @@ async def followed(operator: Operator) -> AsyncIterator[list[tuple[int, str]]]:
     async def follow() -> None:
         asking = cast("client.Client", Asking(operator))
         coming = following.follow(
-            [asking], after={SHARD: 0}, begin=0, group="", tell=lambda shard, text: None, clock=SystemClock()
+            [asking],
+            following.EventQuery(limit=0),
+            after={SHARD: 0},
+            on_status=lambda shard, text: None,
+            clock=SystemClock(),
         )
         async with contextlib.aclosing(coming):
             async for id, record in coming:

@@ -1,4 +1,4 @@
-"""F64: whoever wishes is away for hours. What was wished last stays, and nobody scales anything to zero."""
+"""The operator is away for hours: the last desired state stays, and nothing scales to zero."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_a_long_time_without_an_operator_changes_nothing() -> None:
 
 
 async def test_groups_of_the_api_stay_when_their_operator_is_gone(tmp_path: Path) -> None:
-    """Its connection is lost, the server stops and another one begins: the group is as it was wished last."""
+    """Its connection is lost, the server stops and another one starts: the group keeps its last desired state."""
     async with World(tmp_path) as w:
         first = await w.start("a")
         operator = await w.operator("acme")

@@ -41,8 +41,8 @@ def whole(cluster: Cluster, name: str, count: int) -> Callable[[], Awaitable[Obj
 
     async def look() -> Object | None:
         pool = await cluster.get(kinds.MACHINE_POOL, name)
-        told = resources.status(pool or {})
-        runs = told.get("phase") == "Running" and len(told.get("nodeRefs") or ()) == count == told.get("replicas")
+        status = resources.status(pool or {})
+        runs = status.get("phase") == "Running" and len(status.get("nodeRefs") or ()) == count == status.get("replicas")
         return pool if runs else None
 
     return look
@@ -77,9 +77,9 @@ async def test_an_imported_pool_runs_and_scales(tmp_path: Path, caplog: pytest.L
 async def _is_in(cluster: Cluster, phase: str, nodes: int) -> bool:
     """Cluster API says that the pool is in this phase, and follows its nodes."""
     pool = await cluster.get(kinds.MACHINE_POOL, "nstance-web")
-    told = resources.status(pool or {})
-    assert told["initialization"]["infrastructureProvisioned"] is True
-    return bool(told["phase"] == phase and len(told.get("nodeRefs") or ()) == nodes)
+    status = resources.status(pool or {})
+    assert status["initialization"]["infrastructureProvisioned"] is True
+    return bool(status["phase"] == phase and len(status.get("nodeRefs") or ()) == nodes)
 
 
 async def test_the_cluster_is_accepted_and_then_nobody_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,7 +146,7 @@ async def test_a_node_that_drains_is_not_deleted_under_its_pods(
 
         await cluster.until(refused)
         await cluster.until(lambda: _is_in(cluster, "ScalingDown", 1))
-        await asyncio.sleep(3)  # for whoever would delete it
+        await asyncio.sleep(3)  # time for a controller that would delete it
         found = await cluster.get(kinds.NODE, name)
         assert found is not None
         assert resources.uid(found) == resources.uid(node)
@@ -235,7 +235,7 @@ async def _run(cluster: Cluster, count: int) -> bool:
 async def test_a_deleted_cluster_takes_everything_with_it_and_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cluster API waits until the object behind the Cluster is gone: an operator that made it anew would be waited for for
+    """Cluster API waits until the object behind the Cluster is gone: if the operator created it again, the wait would last for
     ever. The VMs of a static group stay; Kubernetes has only lost sight of them."""
     async with together(tmp_path, caplog, {"zone-a": {"web": 1}}) as cluster:
         await cluster.until(whole(cluster, "nstance-web", 1))
@@ -276,7 +276,7 @@ async def test_cluster_api_that_comes_later_takes_over(tmp_path: Path, caplog: p
         await cluster.until(lambda: _running_machine(cluster))
         await cluster.stop()
         await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
-        await asyncio.sleep(2)  # for whoever would clear up
+        await asyncio.sleep(2)  # time for a controller that would clean up
         assert len(await cluster.all(kinds.MACHINE)) == 1
         await cluster.start()
         await cluster.until(lambda: _no_machines(cluster))

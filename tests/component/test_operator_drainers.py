@@ -38,9 +38,9 @@ async def test_reading_scaling_and_watching_make_no_deletion_wait(tmp_path: Path
             await operator.call("DeleteInstance", instance_id=one)
             await watching.until(lambda m: m.instance.instance_id == one and m.instance.state == "deleting")
             assert not any(m.instance.state == "draining" for m in watching.seen)
-        said = dict(await events(operator, one))
-        assert said["requested"] == f"deletion requested by {operator.identity.id}"
-        assert "drain-started" not in said
+        messages = dict(await events(operator, one))
+        assert messages["requested"] == f"deletion requested by {operator.identity.id}"
+        assert "drain-started" not in messages
 
 
 async def test_deletions_wait_for_a_watcher_that_drains(tmp_path: Path) -> None:
@@ -52,13 +52,13 @@ async def test_deletions_wait_for_a_watcher_that_drains(tmp_path: Path) -> None:
             await watching.snapshot()
             assert server.shard.drainers.last_seen(TenantId("globex")) is None
             await operator.call("DeleteInstance", instance_id=one)
-            told = await watching.until(lambda m: m.instance.instance_id == one and m.instance.state != "running")
-            assert (told.instance.state, told.instance.waits) == ("draining", True)
+            found = await watching.until(lambda m: m.instance.instance_id == one and m.instance.state != "running")
+            assert (found.instance.state, found.instance.waits) == ("draining", True)
             assert (await operator.call("AcknowledgeDrained", instance_id=one)).accepted
         await eventually(lambda: states(world, "web", "acme")[one] == "deleted")
         assert ("drained", f"drain acknowledged by {operator.identity.id}") in await events(operator, one)
-        told = [e for e in (await operator.call("ListEvents")).events if e.reason == "drainer"]
-        assert [e.message for e in told] == ["an operator drains instances"]
+        found = [e for e in (await operator.call("ListEvents")).events if e.reason == "drainer"]
+        assert [e.message for e in found] == ["an operator drains instances"]
 
 
 async def test_a_new_leader_waits_for_a_drainer_that_is_about_to_reconnect(tmp_path: Path) -> None:

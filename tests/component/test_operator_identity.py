@@ -19,8 +19,9 @@ from nstance.model.ids import ShardId, TenantId
 from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.errors import FatalError
 from nstance.operator.metrics import Metrics
+from nstance.operator.options import Environment
 from nstance.operator.shards import identity, registration
-from nstance.operator.shards.identity import IdentityStore, Names
+from nstance.operator.shards.identity import IdentityStore
 from nstance.operator.shards.links import Links
 from nstance.operator.shards.ports import ShardUnreachableError
 from nstance.pki import ca, keys
@@ -28,7 +29,7 @@ from nstance.v1 import registration_pb2
 from nstance.wire.limits import Limits
 from support.eventually import eventually
 
-NAMES = Names(namespace="default")
+NAMES = Environment(namespace="default")
 SECRETS = (NAMES.key_secret, NAMES.cert_secret)
 
 
@@ -66,9 +67,11 @@ class Cluster:
             return None
         return {key: base64.b64decode(value).decode() for key, value in found["data"].items()}
 
-    def keeper(self, kube: MemoryKube | None = None, *, told: Configuration | None = None) -> IdentityStore:
+    def identity_store(
+        self, kube: MemoryKube | None = None, *, configuration: Configuration | None = None
+    ) -> IdentityStore:
         return IdentityStore(
-            kube or self.kube, NAMES, told or settings(self.world), clock=self.clock, rng=self.world.rng
+            kube or self.kube, NAMES, configuration or settings(self.world), clock=self.clock, rng=self.world.rng
         )
 
 
@@ -89,7 +92,7 @@ async def test_a_first_start_registers_and_a_second_one_reuses(tmp_path: Path) -
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
-        first = await cluster.keeper().obtain()
+        first = await cluster.identity_store().obtain()
         assert (first.who.cluster, first.who.tenant) == (CLUSTER, "default")
         pair, kept = await cluster.secret(NAMES.key_secret), await cluster.secret(NAMES.cert_secret)
         assert pair is not None
@@ -101,7 +104,7 @@ async def test_a_first_start_registers_and_a_second_one_reuses(tmp_path: Path) -
         assert kept["tls.crt"] == first.certificate_pem
         assert kept["tls.key"] == pair["private.key"]
         await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
-        again = await cluster.keeper().obtain()
+        again = await cluster.identity_store().obtain()
         assert again.certificate_pem == first.certificate_pem
         assert "PRIVATE" not in repr(again)
 
@@ -111,7 +114,7 @@ class Crash(BaseException):
 
 
 async def test_a_crash_at_any_call_is_made_good_by_the_next_start(tmp_path: Path) -> None:
-    """F8: before or after each call to Kubernetes; the key that was stored is the key that is certified."""
+    """Before or after each call to Kubernetes; the key that was stored is the key that is certified."""
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         for lost in (False, True):
@@ -129,12 +132,12 @@ async def test_a_crash_at_any_call_is_made_good_by_the_next_start(tmp_path: Path
                     return Fate()
 
                 try:
-                    await cluster.keeper(MemoryKube(cluster.api, world.clock, faults=fate)).obtain()
+                    await cluster.identity_store(MemoryKube(cluster.api, world.clock, faults=fate)).obtain()
                     crashed = False
                 except Crash:
                     crashed = True
                 pair = await cluster.secret(NAMES.key_secret)
-                found = await cluster.keeper().obtain()
+                found = await cluster.identity_store().obtain()
                 after = await cluster.secret(NAMES.key_secret)
                 assert pair is None or after == pair
                 assert after is not None
@@ -164,7 +167,7 @@ async def test_an_api_server_that_fails_is_asked_again(
                 return Fate(lost=True)
             return Fate()
 
-        found = await cluster.keeper(MemoryKube(cluster.api, world.clock, faults=fate)).obtain()
+        found = await cluster.identity_store(MemoryKube(cluster.api, world.clock, faults=fate)).obtain()
         kept = await cluster.secret(NAMES.cert_secret)
         assert kept is not None
         assert kept["tls.crt"] == found.certificate_pem
@@ -179,8 +182,8 @@ async def test_two_operators_that_start_at_once_end_up_with_one_identity(tmp_pat
         async def slowly(verb: Verb, kind: Kind, name: str) -> Fate:
             return Fate(before=world.rng.uniform(0, 0.01), after=world.rng.uniform(0, 0.01))
 
-        keepers = [cluster.keeper(MemoryKube(cluster.api, world.clock, faults=slowly)) for _ in range(4)]
-        found = await asyncio.gather(*(keeper.obtain() for keeper in keepers))
+        stores = [cluster.identity_store(MemoryKube(cluster.api, world.clock, faults=slowly)) for _ in range(4)]
+        found = await asyncio.gather(*(store.obtain() for store in stores))
         assert len({each.certificate_pem for each in found}) == 1
         assert len(await world.operators().list()) == 1
 
@@ -194,39 +197,39 @@ async def test_a_silent_shard_does_not_keep_from_registering(tmp_path: Path, mon
         async with World(tmp_path, config(), agents=False) as world:
             await world.start()
             cluster = await Cluster(world).prepared()
-            told = settings(world, hole=f"127.0.0.1:{hole.getsockname()[1]}", dead="127.0.0.1:9")
+            configuration = settings(world, hole=f"127.0.0.1:{hole.getsockname()[1]}", dead="127.0.0.1:9")
             async with asyncio.timeout(SECONDS):
-                await cluster.keeper(told=told).obtain()
+                await cluster.identity_store(configuration=configuration).obtain()
 
 
 async def _without_nonce(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _without_ca(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.CONFIG_MAP, NAMES.ca_configmap, namespace="default")
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_garbage_for_ca(cluster: Cluster) -> IdentityStore:
     patch = {"data": {"ca.crt": "hello"}}
     await cluster.kube.patch(kinds.CONFIG_MAP, NAMES.ca_configmap, patch, namespace="default")
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_another_ca(cluster: Cluster) -> IdentityStore:
     other = ca.new_ca(CLUSTER, now=cluster.clock.wall(), rng=SystemRng())
     patch = {"data": {"ca.crt": other.pem}}
     await cluster.kube.patch(kinds.CONFIG_MAP, NAMES.ca_configmap, patch, namespace="default")
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_a_spent_nonce(cluster: Cluster) -> IdentityStore:
-    await cluster.keeper().obtain()
+    await cluster.identity_store().obtain()
     for name in SECRETS:
         await cluster.kube.delete(kinds.SECRET, name, namespace="default")
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_an_expired_nonce(cluster: Cluster) -> IdentityStore:
@@ -235,39 +238,41 @@ async def _with_an_expired_nonce(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
     await cluster.put(NAMES.nonce_secret, {"nonce.jwt": token})
     cluster.clock = Later(120)
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_words_for_a_nonce(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
     await cluster.put(NAMES.nonce_secret, {"nonce.jwt": "hello"})
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_another_tenant(cluster: Cluster) -> IdentityStore:
-    return cluster.keeper(told=settings(cluster.world, tenant="acme"))
+    return cluster.identity_store(configuration=settings(cluster.world, tenant="acme"))
 
 
 async def _with_nobody_there(cluster: Cluster) -> IdentityStore:
     nowhere = Endpoints(registration=("127.0.0.1:9",), operator=("127.0.0.1:9",))
-    return cluster.keeper(told=Configuration(cluster=CLUSTER, tenant=TenantId("default"), shards={SHARD: nowhere}))
+    return cluster.identity_store(
+        configuration=Configuration(cluster=CLUSTER, tenant=TenantId("default"), shards={SHARD: nowhere})
+    )
 
 
 async def _with_a_damaged_key(cluster: Cluster) -> IdentityStore:
     await cluster.put(NAMES.key_secret, {"private.key": "hello"})
-    return cluster.keeper()
+    return cluster.identity_store()
 
 
 async def _with_a_certificate_of_another_tenant(cluster: Cluster) -> IdentityStore:
-    await cluster.keeper().obtain()
-    return cluster.keeper(told=settings(cluster.world, tenant="acme"))
+    await cluster.identity_store().obtain()
+    return cluster.identity_store(configuration=settings(cluster.world, tenant="acme"))
 
 
 async def _without_rights(cluster: Cluster) -> IdentityStore:
     async def fate(verb: Verb, kind: Kind, name: str) -> Fate:
         return Fate(error=errors.ForbiddenError("secrets is forbidden") if kind is kinds.SECRET else None)
 
-    return cluster.keeper(MemoryKube(cluster.api, cluster.clock, faults=fate))
+    return cluster.identity_store(MemoryKube(cluster.api, cluster.clock, faults=fate))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ async def _without_rights(cluster: Cluster) -> IdentityStore:
         (_without_ca, ["ConfigMap default/nstance-cluster-ca is missing", "kubectl create configmap"]),
         (_with_garbage_for_ca, ["ca.crt in ConfigMap default/nstance-cluster-ca is not"]),
         (_with_another_ca, ["not of the CA in ConfigMap default/nstance-cluster-ca"]),
-        (_with_a_spent_nonce, ["was refused", "used with another key", "invalid registration nonce"]),
+        (_with_a_spent_nonce, ["was rejected", "used with another key", "invalid registration nonce"]),
         (_with_an_expired_nonce, ["expired at"]),
         (_with_words_for_a_nonce, ["is no registration nonce"]),
         (_with_another_tenant, ["is for cluster demo and tenant default", "demo and acme"]),
@@ -293,13 +298,13 @@ async def test_each_fault_has_its_own_fatal_line(
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registration, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_SECONDS", 0.2)
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
-        keeper = await spoil(cluster)
+        store = await spoil(cluster)
         with pytest.raises(FatalError) as fatal:
-            await keeper.obtain()
+            await store.obtain()
         for word in words:
             assert word in str(fatal.value)
         assert "\n" not in str(fatal.value)
@@ -325,44 +330,44 @@ async def test_a_certificate_is_renewed_stored_and_used_for_the_next_connection(
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
-        keeper = cluster.keeper()
-        first = await keeper.obtain()
+        store = cluster.identity_store()
+        first = await store.obtain()
         clock = Later(0)
-        keeper._clock = clock
+        store._clock = clock
         links = Links(
-            settings(world), credentials=keeper.credentials, metrics=Metrics(), clock=world.clock, rng=world.rng
+            settings(world), credentials=store.credentials, metrics=Metrics(), clock=world.clock, rng=world.rng
         )
-        told: list[str] = []
+        certificates: list[str] = []
         tasks = [
             asyncio.create_task(links.run()),
-            asyncio.create_task(keeper.renew(links.renew_certificate, lambda c: told.append(c.certificate_pem))),
+            asyncio.create_task(store.renew(links.renew_certificate, lambda c: certificates.append(c.certificate_pem))),
         ]
         try:
             link = links.get(SHARD)
             assert link is not None
             await eventually(lambda: link.synced)
-            assert keeper.current is first
+            assert store.current is first
             clock.ahead = first.renew_at - first.begins
-            await eventually(lambda: keeper.current is not first)
+            await eventually(lambda: store.current is not first)
             clock.ahead = 0.0
-            fresh = keeper.credentials()
+            fresh = store.credentials()
             kept = await cluster.secret(NAMES.cert_secret)
             assert kept is not None
             assert (kept["tls.crt"], kept["tls.key"]) == (fresh.certificate_pem, first.key_pem.decode())
             assert kept["ca.crt"].strip() == world.ca_pem.strip()
-            assert (await cluster.keeper().obtain()).certificate_pem == fresh.certificate_pem
+            assert (await cluster.identity_store().obtain()).certificate_pem == fresh.certificate_pem
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        assert told[0] == first.certificate_pem
+        assert certificates[0] == first.certificate_pem
 
 
 async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> None:
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
-        one, two = cluster.keeper(), cluster.keeper()
+        one, two = cluster.identity_store(), cluster.identity_store()
         first = await one.obtain()
         await two.obtain()
         asked = 0
@@ -387,10 +392,10 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
 
         late = Later(first.renew_at - world.clock.wall() + 1)
         one._clock = two._clock = late
-        fresh = await one._renewed(ask)
+        fresh = await one._renew_once(ask)
         late.ahead = 0.0
         assert fresh.certificate_pem != first.certificate_pem
-        assert (await two._renewed(ask)).certificate_pem == fresh.certificate_pem
+        assert (await two._renew_once(ask)).certificate_pem == fresh.certificate_pem
         assert asked == 1
 
 
@@ -398,7 +403,7 @@ async def test_an_expired_certificate_is_replaced_with_a_new_nonce(tmp_path: Pat
     async with World(tmp_path, config(identity={"operator_ttl": "1h"}), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
-        first = await cluster.keeper().obtain()
+        first = await cluster.identity_store().obtain()
         cluster.clock = Later(first.expires - world.clock.wall() + 1)
         with pytest.raises(FatalError):  # its nonce would only give the same certificate again
-            await cluster.keeper().obtain()
+            await cluster.identity_store().obtain()

@@ -39,23 +39,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Ear:
-    """Keeps what was told."""
+    """Records every change."""
 
-    links: list[str] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)
     groups: list[tuple[str, str]] = field(default_factory=list)
     instances: list[pb.InstanceEvent] = field(default_factory=list)
     troubles: list[pb.Event] = field(default_factory=list)
 
-    def shard_changed(self, shard: str) -> None:
+    def on_shard_change(self, shard: str) -> None:
         self.shards.append(shard)
 
-    def group_changed(self, shard: str, group: str) -> None:
+    def on_group_change(self, shard: str, group: str) -> None:
         self.groups.append((shard, group))
 
-    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+    def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
         self.instances.append(event)
 
-    def trouble_heard(self, shard: str, event: pb.Event) -> None:
+    def on_error_event(self, shard: str, event: pb.Event) -> None:
         self.troubles.append(event)
 
 
@@ -64,8 +64,8 @@ def settings(**addresses: str) -> Configuration:
         cluster=CLUSTER,
         tenant=TenantId("default"),
         shards={
-            ShardId(name.replace("_", "-")): Endpoints(registration=("x:1",), operator=tuple(told.split(",")))
-            for name, told in addresses.items()
+            ShardId(name.replace("_", "-")): Endpoints(registration=("x:1",), operator=tuple(text.split(",")))
+            for name, text in addresses.items()
         },
     )
 
@@ -75,13 +75,13 @@ def operator_port(world: World, server: str = "a") -> int:
 
 
 @contextlib.asynccontextmanager
-async def linked(world: World, operator: Operator, told: Configuration) -> AsyncIterator[tuple[Links, Ear]]:
+async def linked(world: World, operator: Operator, configuration: Configuration) -> AsyncIterator[tuple[Links, Ear]]:
     shown = credentials.read(
         operator.certificate_pem.encode(), keys.private_to_pem(operator.key).encode(), world.ca_pem.encode()
     )
     ear = Ear()
-    links = Links(told, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, rng=world.rng)
-    links.listen(ear)
+    links = Links(configuration, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, rng=world.rng)
+    links.add_listener(ear)
     task = asyncio.create_task(links.run())
     try:
         yield links, ear
@@ -104,11 +104,11 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
         async with linked(world, operator, settings(zone_a=f"127.0.0.1:{operator_port(world)}")) as (links, ear):
             shard = link(links)
             assert not shard.synced
-            assert shard.trouble == "not connected yet"
+            assert shard.unsynced_reason == "not connected yet"
             with pytest.raises(ShardUnreachableError, match="zone-a"):
-                await shard.instance("web-00000000000000000000000000")
+                await shard.get_instance("web-00000000000000000000000000")
             await eventually(lambda: shard.synced)
-            assert shard.trouble == ""
+            assert shard.unsynced_reason == ""
             assert list(shard.groups) == ["web"]
             assert set(shard.instances) == set(states(world, "web"))
             assert ear.shards == [SHARD]
@@ -132,7 +132,7 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
 
 
 async def test_what_a_new_snapshot_lacks_was_deleted(tmp_path: Path) -> None:
-    """F: the watch is lost, a group and its instance go meanwhile, and one drain is cancelled."""
+    """The watch is lost, a group and its instance go meanwhile, and one drain is cancelled."""
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         operator = await world.drainer()
@@ -176,8 +176,8 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
         await two.start("b")
         operator = await one.operator()
         async with wires.listening(Wire(operator_port(one))) as wire:
-            told = settings(zone_a=wire.address, zone_b=f"127.0.0.1:{operator_port(two, 'b')}")
-            async with linked(one, operator, told) as (links, _):
+            configuration = settings(zone_a=wire.address, zone_b=f"127.0.0.1:{operator_port(two, 'b')}")
+            async with linked(one, operator, configuration) as (links, _):
                 silent, well = link(links), link(links, OTHER)
                 await eventually(lambda: silent.synced and well.synced)
                 wire.hold()
@@ -190,7 +190,7 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 results = await asyncio.gather(*hanging, return_exceptions=True)
                 assert {type(result) for result in results} == {ShardUnreachableError}
                 await eventually(lambda: not silent.synced)
-                assert "silent" in silent.trouble or "no answer" in silent.trouble
+                assert "silent" in silent.unsynced_reason or "no answer" in silent.unsynced_reason
                 await eventually(lambda: silent._channel)  # it tries again; calls do not wait for that
                 with pytest.raises(ShardUnreachableError, match="is not reachable"):
                     await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
@@ -206,8 +206,10 @@ async def test_addresses_are_tried_in_turn_over_a_fail_over(tmp_path: Path) -> N
         await world.start("a")
         standby = await world.start("b", lead=False)
         operator = await world.operator()
-        told = settings(zone_a=f"127.0.0.1:9,127.0.0.1:{operator_port(world, 'b')},127.0.0.1:{operator_port(world)}")
-        async with linked(world, operator, told) as (links, ear):
+        configuration = settings(
+            zone_a=f"127.0.0.1:9,127.0.0.1:{operator_port(world, 'b')},127.0.0.1:{operator_port(world)}"
+        )
+        async with linked(world, operator, configuration) as (links, ear):
             shard = link(links)
             await eventually(lambda: shard.synced)
             await world.servers["a"].crash()
@@ -246,7 +248,7 @@ async def test_shards_come_move_and_go_with_the_file(tmp_path: Path) -> None:
             assert link(links).synced
 
 
-async def test_a_server_of_another_shard_and_a_revoked_operator_are_told_apart(tmp_path: Path) -> None:
+async def test_a_server_of_another_shard_and_a_revoked_operator_have_distinct_reasons(tmp_path: Path) -> None:
     async with World(tmp_path, config()) as world:
         await world.start()
         operator = await world.operator()
@@ -254,30 +256,30 @@ async def test_a_server_of_another_shard_and_a_revoked_operator_are_told_apart(t
         async with linked(world, operator, settings(zone_b=here, zone_c="127.0.0.1:9")) as (links, _):
             wrong, dead = link(links, OTHER), link(links, "zone-c")
             assert "expected shard zone-b, found zone-a" in await eventually(
-                lambda: wrong.trouble if "expected" in wrong.trouble else ""
+                lambda: wrong.unsynced_reason if "expected" in wrong.unsynced_reason else ""
             )
-            assert await eventually(lambda: dead.trouble == "127.0.0.1:9: connection refused")
+            assert await eventually(lambda: dead.unsynced_reason == "127.0.0.1:9: connection refused")
         other = await world.operator()
         async with linked(world, operator, settings(zone_a=here)) as (links, _):
             await eventually(lambda: link(links).synced)
             await other.call("RevokeOperator", operator_id=operator.identity.id)
-            await eventually(lambda: "not registered" in link(links).trouble)
+            await eventually(lambda: "not registered" in link(links).unsynced_reason)
 
 
 def test_a_broken_listener_takes_nothing_from_the_others() -> None:
     class Broken(Ear):
-        def shard_changed(self, shard: str) -> None:
+        def on_shard_change(self, shard: str) -> None:
             raise RuntimeError("a bug")
 
     ear, everybody = Ear(), links.Listeners()
     everybody.add(Broken())
     everybody.add(ear)
-    everybody.shard_changed("zone-a")
+    everybody.on_shard_change("zone-a")
     assert ear.shards == ["zone-a"]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "differs"),
     [
         ({"state": "running"}, {"state": "running"}, False),
         ({"state": "draining", "deadline_unix_ms": 60_000}, {"state": "draining", "deadline_unix_ms": 60_900}, False),
@@ -286,9 +288,9 @@ def test_a_broken_listener_takes_nothing_from_the_others() -> None:
         ({"state": "running", "drain_cancelled": True}, {"state": "running"}, False),
     ],
 )
-def test_what_counts_as_a_change_over_a_loss(before: dict[str, Any], after: dict[str, Any], told: bool) -> None:
-    """A deadline that was brought forward while nobody listened (a spot notice) is told; a clock's jitter is not."""
-    assert linking._differs(pb.InstanceEvent(**before), pb.InstanceEvent(**after)) is told
+def test_what_counts_as_a_change_over_a_loss(before: dict[str, Any], after: dict[str, Any], differs: bool) -> None:
+    """A deadline that was brought forward while the link was down (a spot notice) counts; a clock's jitter does not."""
+    assert linking._differs(pb.InstanceEvent(**before), pb.InstanceEvent(**after)) is differs
 
 
 async def test_a_flood_of_changes_never_leaves_the_link_behind(tmp_path: Path) -> None:

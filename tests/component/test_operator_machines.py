@@ -45,7 +45,7 @@ async def ready(cluster: Cluster, name: str) -> Object | None:
 
 
 def alive(cluster: Cluster, shard: str) -> int:
-    """VMs that the cloud has, whoever knows of them."""
+    """All VMs of the cloud, known or not."""
     return sum(vm.status in (Status.PENDING, Status.RUNNING) for vm in cluster.shards[shard].cloud.vms())
 
 
@@ -126,8 +126,8 @@ async def test_a_machine_of_a_shard_that_is_gone_for_good_can_be_let_go(tmp_path
             await cluster.kube.delete(kind, "alone", namespace=cluster.namespace)
 
         async def stuck() -> bool:
-            told = resources.status(await item_of(cluster, "alone")).get("conditions", [])
-            return any(ABANDON_ANNOTATION in each["message"] for each in told)
+            found = resources.status(await item_of(cluster, "alone")).get("conditions", [])
+            return any(ABANDON_ANNOTATION in each["message"] for each in found)
 
         await cluster.until(stuck)
         let_go = {"metadata": {"annotations": {ABANDON_ANNOTATION: "true"}}}
@@ -136,7 +136,7 @@ async def test_a_machine_of_a_shard_that_is_gone_for_good_can_be_let_go(tmp_path
         assert alive(cluster, "zone-b") == 1
 
 
-async def test_an_unknown_group_and_an_unknown_shard_are_said(tmp_path: Path, kubernetes: str) -> None:
+async def test_an_unknown_group_and_an_unknown_shard_are_reported(tmp_path: Path, kubernetes: str) -> None:
     async with operating(tmp_path, kubernetes, ONE) as cluster:
         for name, spec, why in (
             ("a", {"group": "nope"}, "no shard that can be reached has a group 'nope'"),
@@ -145,11 +145,11 @@ async def test_an_unknown_group_and_an_unknown_shard_are_said(tmp_path: Path, ku
         ):
             await make_machine(cluster, name, **spec)
 
-            async def said(name: str = name, why: str = why) -> bool:
-                told = resources.status(await item_of(cluster, name)).get("conditions", [])
-                return any(why in each["message"] for each in told)
+            async def has_message(name: str = name, why: str = why) -> bool:
+                found = resources.status(await item_of(cluster, name)).get("conditions", [])
+                return any(why in each["message"] for each in found)
 
-            await cluster.until(said)
+            await cluster.until(has_message)
 
 
 # ---- pods
@@ -180,8 +180,8 @@ async def test_a_pod_that_is_gone_gets_no_second_machine(tmp_path: Path, kuberne
         for number in range(8):
             await cluster.kube.delete(kinds.POD, f"job{number}", namespace=cluster.namespace)
         await cluster.until(lambda: none_left(cluster))
-        told = [each for each in await cluster.all(kinds.EVENT) if each["reason"] == "NodeRequested"]
-        assert [each["count"] for each in told] == [1] * 8
+        found = [each for each in await cluster.all(kinds.EVENT) if each["reason"] == "NodeRequested"]
+        assert [each["count"] for each in found] == [1] * 8
 
 
 async def test_a_pod_of_another_cluster_is_not_ours(tmp_path: Path, kubernetes: str) -> None:
@@ -229,7 +229,7 @@ async def test_a_pod_elsewhere_is_served_too_and_cleared_up_after_a_restart(tmp_
 async def test_what_could_not_be_made_is_tried_anew(
     tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED", 0.2)
+    monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED_SECONDS", 0.2)
     async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
         refused = Outcome(applied=False, error=PermanentError("no such image"))
         cluster.shards["zone-a"].behavior.then(Call.CREATE, refused)

@@ -156,8 +156,8 @@ async def test_a_static_pool_stays_where_its_configuration_has_it(tmp_path: Path
 
         async def refused() -> str | None:
             item = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")
-            said = [each for each in (item or {})["status"]["conditions"] if each["type"] == "Ready"]
-            return said[0]["message"] if said[0]["reason"] == "ConfigInvalid" else None
+            conditions = [each for each in (item or {})["status"]["conditions"] if each["type"] == "Ready"]
+            return conditions[0]["message"] if conditions[0]["reason"] == "ConfigInvalid" else None
 
         for change, why in (
             ({"shards": ["zone-a"]}, "spec.shards cannot be changed here"),
@@ -219,8 +219,16 @@ async def test_a_pool_that_leaves_its_groups_behind_does_not_delete_them(tmp_pat
             await cluster.kube.patch(kind, name, {"metadata": metadata}, namespace=cluster.namespace)
 
         if kubernetes == "real":  # its own controller takes the groups from the pool
-            told = ("-n", cluster.namespace, "delete", "nstancemachinepool", "jobs", "--cascade=orphan", "--wait=false")
-            await asyncio.to_thread(real_kube.kubectl, Path(os.environ[REAL]), *told)
+            arguments = (
+                "-n",
+                cluster.namespace,
+                "delete",
+                "nstancemachinepool",
+                "jobs",
+                "--cascade=orphan",
+                "--wait=false",
+            )
+            await asyncio.to_thread(real_kube.kubectl, Path(os.environ[REAL]), *arguments)
         else:
             await change(kinds.NSTANCE_MACHINE_POOL, "jobs", finalizers=["nstance.dev/operator", "orphan"])
             await cluster.kube.delete(kinds.NSTANCE_MACHINE_POOL, "jobs", namespace=cluster.namespace)

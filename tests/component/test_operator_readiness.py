@@ -16,8 +16,8 @@ pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
 async def condition(cluster: Cluster, kind: Kind, name: str) -> Object:
     item = await cluster.get(kind, name)
-    said = (each for each in resources.status(item or {}).get("conditions", ()) if each["type"] == "Ready")
-    return next(said, {})
+    conditions = (each for each in resources.status(item or {}).get("conditions", ()) if each["type"] == "Ready")
+    return next(conditions, {})
 
 
 async def configure(world: World, *, size: int, **template: object) -> None:

@@ -44,9 +44,7 @@ async def patch(cluster: Cluster, kind: kinds.Kind, name: str, body: Object) -> 
 
 
 @pytest.mark.parametrize("replicas", [-2, "five", 2**31])
-async def test_what_is_no_number_of_replicas_is_not_a_wish_for_none(
-    tmp_path: Path, kubernetes: str, replicas: object
-) -> None:
+async def test_malformed_replicas_do_not_mean_zero(tmp_path: Path, kubernetes: str, replicas: object) -> None:
     async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
         before = await settled(cluster)
         with pytest.raises(errors.InvalidError, match="replicas"):
@@ -87,13 +85,11 @@ async def test_a_shard_group_is_not_moved_to_another_shard_by_hand(tmp_path: Pat
         assert await settled(cluster) == before
 
 
-async def test_a_pod_is_told_that_there_is_no_such_group_and_may_ask_for_another(
-    tmp_path: Path, kubernetes: str
-) -> None:
+async def test_a_pod_shows_an_unknown_group_and_may_ask_for_another(tmp_path: Path, kubernetes: str) -> None:
     async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
         await cluster.pod("job", annotations={GROUP: "nosuch"})
 
-        async def told() -> bool:
+        async def is_noted() -> bool:
             listing = await cluster.kube.list(
                 kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=job"
             )
@@ -103,7 +99,7 @@ async def test_a_pod_is_told_that_there_is_no_such_group_and_may_ask_for_another
                 for each in listing.items
             )
 
-        await cluster.until(told)
+        await cluster.until(is_noted)
         await patch(cluster, kinds.POD, "job", {"metadata": {"annotations": {GROUP: "web"}}})
         [instance] = await cluster.until(lambda: cluster.running("zone-a", "web"))
         await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
@@ -194,7 +190,7 @@ async def test_shard_groups_that_nobody_owns_are_taken_over(tmp_path: Path, kube
 async def test_a_machine_that_is_replaced_keeps_its_instance(
     tmp_path: Path, kubernetes: str, kept: dict[str, str | None]
 ) -> None:
-    """`kubectl replace` drops annotations and finalizers: where the instance is must not be chosen anew."""
+    """`kubectl replace` drops annotations and finalizers: the shard of the instance must not be chosen again."""
     both = {"zone-a": {"web": 0}, "zone-b": {"web": 0}}
     async with operating(tmp_path, kubernetes, both, drain_timeout="0") as cluster:
         body: Object = {"metadata": {"name": "alone"}, "spec": {"group": "web"}}

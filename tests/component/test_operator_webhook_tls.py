@@ -14,7 +14,7 @@ from component.operator_site import LOOPBACK, Site, running, site
 from component.whole_server import CLUSTER
 from nstance.clock import SystemClock
 from nstance.kube import kinds
-from nstance.operator.options import WEBHOOK_CONFIGURATION
+from nstance.operator.options import WEBHOOK_CONFIGURATION, Options
 from nstance.operator.serving import webhook_certificate
 from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.wiring import Operator
@@ -43,7 +43,7 @@ async def webhook_configuration(here: Site) -> None:
 
 async def post(operator: Operator, context: ssl.SSLContext, body: Any, path: str = "/validate") -> tuple[int, Any]:
     assert operator.webhook is not None
-    address = f"https://127.0.0.1:{operator.webhook.door.port}{path}"
+    address = f"https://127.0.0.1:{operator.webhook.listener.port}{path}"
     data, name = io.BytesIO(json.dumps(body).encode()), "hook.nstance-system.svc"
     async with (
         aiohttp.ClientSession() as session,
@@ -60,12 +60,12 @@ async def bundle(here: Site) -> str:
 async def test_the_webhook_answers_over_tls_that_the_api_server_believes(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         await webhook_configuration(here)
-        given = {"webhook": LOOPBACK, "webhook_certificates": tmp_path / "none", "leader_elect": True}
-        one, two = here.operator(**given), here.operator(**given)
+        flags = {"webhook": LOOPBACK, "webhook_certificates": tmp_path / "none", "leader_elect": True}
+        one, two = here.operator(**flags), here.operator(**flags)
         async with running(one), running(two):
             for operator in (one, two):  # the one that waits for the lease serves too
                 await eventually(
-                    lambda operator=operator: operator.webhook and operator.webhook._serving.context  # type: ignore[misc]
+                    lambda operator=operator: operator.webhook and operator.webhook.certificate.context  # type: ignore[misc]
                 )
             context = ssl.create_default_context(cadata=await bundle(here))
             new = {"spec": {"group": "web", "shards": ["a"], "template": "big"}}
@@ -107,28 +107,27 @@ async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tm
         clock = Late()
         made = WebhookCertificate(
             here.kube,
+            Options(webhook_certificates=tmp_path / "none"),
             namespace="default",
             cluster=CLUSTER,
-            configuration=WEBHOOK_CONFIGURATION,
-            mounted=tmp_path / "none",
             clock=clock,
             rng=here.world.rng,
         )
-        first = await made._keep()
+        first = await made._ensure()
         believed = await bundle(here)
-        assert await made._keep() == first
-        clock.ahead = webhook_certificate.CERTIFICATE_LIFE * 0.7
-        second = await made._keep()
+        assert await made._ensure() == first
+        clock.ahead = webhook_certificate.CERTIFICATE_LIFE_SECONDS * 0.7
+        second = await made._ensure()
         assert second.certificate_pem != first.certificate_pem
         assert await bundle(here) == believed  # the CA is the same
         clock.ahead = webhook_certificate.ca.CA_LIFE * 0.7
-        third = await made._keep()
+        third = await made._ensure()
         assert (await bundle(here)).endswith(believed)
         assert await bundle(here) != believed
         await here.kube.patch(
             kinds.SECRET, webhook_certificate.SECRET, {"data": {"tls.key": "AAAA"}}, namespace="default"
         )
-        fourth = await made._keep()
+        fourth = await made._ensure()
         assert len({first.certificate_pem, second.certificate_pem, third.certificate_pem, fourth.certificate_pem}) == 4
 
 
@@ -136,14 +135,13 @@ async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         made = WebhookCertificate(
             here.kube,
+            Options(webhook_certificates=tmp_path / "none"),
             namespace="default",
             cluster=CLUSTER,
-            configuration=WEBHOOK_CONFIGURATION,
-            mounted=tmp_path / "none",
             clock=here.world.clock,
             rng=here.world.rng,
         )
-        pair = await made._keep()
+        pair = await made._ensure()
         mounted = tmp_path / "certs"
         mounted.mkdir()
         (mounted / "tls.crt").write_text(pair.certificate_pem)
@@ -151,5 +149,5 @@ async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
         await here.kube.delete(kinds.SECRET, webhook_certificate.SECRET, namespace="default")
         operator = here.operator(webhook=LOOPBACK, webhook_certificates=mounted)
         async with running(operator):
-            await eventually(lambda: operator.webhook and operator.webhook._serving.context)
+            await eventually(lambda: operator.webhook and operator.webhook.certificate.context)
             assert await here.find(kinds.SECRET, webhook_certificate.SECRET) is None

@@ -73,11 +73,11 @@ async def test_shards_of_the_file_come_and_go_and_those_that_are_silent_are_name
         async with running(operator):
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
             here.configure(**{"zone-x": "127.0.0.1:9"})
-            told = await here.until(kinds.NSTANCE_CLUSTER, lambda found: "zone-x" in ready(found).get("message", ""))
-            assert ready(told)["status"] == "False"
-            assert ready(told)["reason"] == "ShardsUnreachable"
-            assert [each["name"] for each in told["status"]["failureDomains"]] == [SHARD, "zone-x"]
-            assert told["status"]["initialization"] == {"provisioned": True}
+            found = await here.until(kinds.NSTANCE_CLUSTER, lambda found: "zone-x" in ready(found).get("message", ""))
+            assert ready(found)["status"] == "False"
+            assert ready(found)["reason"] == "ShardsUnreachable"
+            assert [each["name"] for each in found["status"]["failureDomains"]] == [SHARD, "zone-x"]
+            assert found["status"]["initialization"] == {"provisioned": True}
             here.configure()
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found)["status"] == "True")
 
@@ -102,7 +102,7 @@ async def test_a_lost_lease_ends_the_process_with_a_clear_line(tmp_path: Path) -
             patch = {"spec": {"holderIdentity": "somebody-else"}}
             await here.kube.patch(kinds.LEASE, lease.LEASE_NAME, patch, namespace="default")
             await asyncio.wait({task}, timeout=60)
-            with pytest.raises(FatalError, match=r"leadership was lost, ending: .*somebody-else"):
+            with pytest.raises(FatalError, match=r"leadership lost, exiting: .*somebody-else"):
                 task.result()
 
 
@@ -135,14 +135,16 @@ async def test_the_kubeconfig_has_a_short_token_that_is_renewed_in_time(tmp_path
             assert access.token
             assert secret["type"] == "cluster.x-k8s.io/secret"
             assert secret["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"] == NAME
-            expires = float(secret["metadata"]["annotations"][clusters.EXPIRES])
+            expires = float(secret["metadata"]["annotations"][clusters.EXPIRES_ANNOTATION])
             assert 3000 < expires - here.world.clock.wall() <= 3600
         async with running(here.operator()) as task:  # a restart keeps a good token
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
             unchanged = await here.find(kinds.SECRET, name)
             assert unchanged is not None
             assert content(unchanged) == content(secret)
-            soon = {"metadata": {"annotations": {clusters.EXPIRES: str(int(here.world.clock.wall() + 1100))}}}
+            soon = {
+                "metadata": {"annotations": {clusters.EXPIRES_ANNOTATION: str(int(here.world.clock.wall() + 1100))}}
+            }
             await here.kube.patch(kinds.SECRET, name, soon, namespace="default")
             await here.until(kinds.SECRET, lambda found: content(found) != content(secret), name)
             assert not task.done()
@@ -220,7 +222,7 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
         with pytest.raises(errors.UnavailableError, match="is missing"):
             await remote.get(kinds.NODE, "node-one")
         await put("{}")
-        await eventually(lambda: "current-context" in remote.trouble)
+        await eventually(lambda: "current-context" in remote.problem)
         await put(kubeconfig_for("https://one"))
         await eventually(lambda: list(nodes.objects) == [("", "node-one")])
         await put(kubeconfig_for("https://one", "newer"))
@@ -240,7 +242,7 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
 
 
 async def test_nobody_answers_and_a_taken_port_are_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_SECONDS", 0.1)
     async with site(tmp_path) as here:
         await here.world.servers["a"].crash()
         with pytest.raises(FatalError, match="no shard could be reached"):
@@ -301,7 +303,7 @@ def test_a_signal_ends_the_process_well_also_while_kubernetes_is_silent(tmp_path
     with start(f"--config={tmp_path / 'config.yaml'}", f"--kubeconfig={tmp_path / 'kubeconfig'}") as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "does not answer" in line:
+            if "failed to reach Kubernetes API server" in line:
                 break
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)

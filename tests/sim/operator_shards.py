@@ -156,7 +156,7 @@ class Link:
         self.shard = shard
         self.name = shard.name
         self.synced = False
-        self.trouble = "not connected yet"
+        self.unsynced_reason = "not connected yet"
         self.groups: dict[str, pb.GroupStatus] = {}
         self.instances: dict[str, pb.InstanceEvent] = {}
         self._listeners = listener
@@ -167,25 +167,25 @@ class Link:
             return
         gone = self.instances.keys() - self.shard.instances.keys()
         groups = self.groups.keys() | self.shard.groups.keys()
-        self.synced, self.trouble = True, ""
+        self.synced, self.unsynced_reason = True, ""
         self.groups = {key: copied(each) for key, each in self.shard.groups.items()}
         self.instances = {
             id: copied(each) for id, each in self.shard.instances.items() if each.state not in ("deleted", "failed")
         }
         for listener in self._listeners():
             for key in groups:
-                listener.group_changed(self.name, key)
+                listener.on_group_change(self.name, key)
             for event in list(self.instances.values()):
-                listener.instance_changed(self.name, event)
+                listener.on_instance_change(self.name, event)
             for id in gone:
-                listener.instance_changed(self.name, pb.InstanceEvent(instance_id=id, state="deleted", vm_gone=True))
-            listener.shard_changed(self.name)
+                listener.on_instance_change(self.name, pb.InstanceEvent(instance_id=id, state="deleted", vm_gone=True))
+            listener.on_shard_change(self.name)
 
     def lose(self) -> None:
         if self.synced:
-            self.synced, self.trouble = False, "the connection was lost"
+            self.synced, self.unsynced_reason = False, "the connection was lost"
             for listener in self._listeners():
-                listener.shard_changed(self.name)
+                listener.on_shard_change(self.name)
 
     def hear_group(self, key: str) -> None:
         if key in self.shard.groups:
@@ -193,7 +193,7 @@ class Link:
         else:
             self.groups.pop(key, None)
         for listener in self._listeners():
-            listener.group_changed(self.name, key)
+            listener.on_group_change(self.name, key)
 
     def hear_instance(self, event: pb.InstanceEvent) -> None:
         if event.state == "deleted":
@@ -201,7 +201,7 @@ class Link:
         else:
             self.instances[event.instance_id] = copied(event)
         for listener in self._listeners():
-            listener.instance_changed(self.name, copied(event))
+            listener.on_instance_change(self.name, copied(event))
 
     async def _call(self, act: Callable[[], T]) -> T:
         world = self.shard.world
@@ -243,7 +243,7 @@ class Link:
 
         return await self._call(act)
 
-    async def instance(self, instance: str) -> pb.InstanceStatus:
+    async def get_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call(lambda: self._status(instance))
 
     async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse:

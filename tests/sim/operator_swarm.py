@@ -25,7 +25,6 @@ from nstance.model import ids
 from nstance.model.ids import InstanceId
 from nstance.operator.controllers import drains, registry, resources
 from nstance.operator.controllers.machines import UUID_ANNOTATION
-from nstance.operator.controllers.spread import spread
 from nstance.operator.shards.ports import Listener
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.rng import SeededRng
@@ -275,7 +274,7 @@ class World:
         found = self.all(kinds.MACHINE_POOL)
         if not found:
             raise Violation("the group was never imported")
-        desired = spread(found[0]["spec"]["replicas"], SHARDS)
+        desired = pools.spread(found[0]["spec"]["replicas"], SHARDS)
         for name, shard in self.shards.items():
             here = [each for each in shard.alive("web", on_demand=False) if each.state != "draining"]
             if len(here) != desired[name]:

@@ -1,8 +1,8 @@
-"""One shard's operator API, as the identity in a directory.
+"""A client of one shard's operator API, with an identity from a directory.
 
-A call is answered, refused or lost; the last two come back as one `Refusal` with a sentence and a code. The trap: a lost
-call may have been carried out. A channel reconnects by itself with the next call, so a client may live as long as a
-program does; its certificate is renewed when two thirds of its life are over.
+A call that is rejected or lost raises `ShardError` with a message and a gRPC code. The trap: a lost call may have been
+applied. A channel reconnects with the next call, so a client may live as long as a program; its certificate is renewed
+after two thirds of its lifetime.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from nstance.admin import failures, files, output
+from nstance.admin import errors, files, output
 from nstance.clock import Clock
 from nstance.model.ids import ShardId
 from nstance.pki import names
@@ -26,14 +26,14 @@ from nstance.wire.channel import Channel
 from nstance.wire.credentials import Credentials
 
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
-MAX_FILE = 1 << 20
-READING = ("Get", "List", "Plan")  # calls that begin so change nothing
-MAYBE = "it may have been done: look before you try again"
-REGISTER = "make one with `nstance-admin cluster register-operator --output-dir`"
+MAX_FILE_BYTES = 1 << 20
+READ_PREFIXES = ("Get", "List", "Plan")  # of calls that change nothing
+MAYBE_APPLIED = "the change may have been applied: check before you try again"
+REGISTER = "create one with `nstance-admin cluster register-operator --output-dir`"
 
 
-class Refusal(failures.Refused):
-    """A shard said no, or nothing. `code` is gRPC's."""
+class ShardError(errors.CommandError):
+    """A shard rejected a call, or did not answer. `code` is gRPC's."""
 
     def __init__(self, message: str, code: Status) -> None:
         super().__init__(message)
@@ -59,41 +59,37 @@ class Identity:
 
 
 def load(directory: Path, *, now: float) -> Identity:
-    """Raises Refused with what to do."""
+    """Raises CommandError with what to do."""
     if not directory.is_dir():
-        raise failures.Refused(f"there is no identity in {directory}; {REGISTER}, or give its --identity-dir")
+        raise errors.CommandError(f"there is no identity in {directory}; {REGISTER}, or set --identity-dir")
     _check_owner(directory)
     content = {}
     for name in (CERTIFICATE, KEY, CA):
         try:
             with (directory / name).open("rb") as file:
-                content[name] = file.read(MAX_FILE)
+                content[name] = file.read(MAX_FILE_BYTES)
         except FileNotFoundError:
-            raise failures.Refused(f"{directory / name} is missing; {REGISTER} {directory}") from None
+            raise errors.CommandError(f"{directory / name} is missing; {REGISTER} {directory}") from None
     try:
         found = credentials.read(content[CERTIFICATE], content[KEY], content[CA])
     except tls.TlsError as problem:
-        raise failures.Refused(f"the identity in {directory} cannot be used: {problem}") from problem
+        raise errors.CommandError(f"the identity in {directory} cannot be used: {problem}") from problem
     except ValueError as problem:
-        raise failures.Refused(f"{directory / CERTIFICATE} is no operator's certificate: {problem}") from problem
+        raise errors.CommandError(f"{directory / CERTIFICATE} is not an operator's certificate: {problem}") from problem
     if found.expires <= now:
-        raise failures.Refused(
-            f"{directory / CERTIFICATE} expired at {output.when(found.expires)}; {REGISTER} and another directory"
+        raise errors.CommandError(
+            f"{directory / CERTIFICATE} expired at {output.timestamp(found.expires)}; {REGISTER} in another directory"
         )
     return Identity(directory, found)
 
 
 def _check_owner(directory: Path) -> None:
-    """Where everybody may make directories, somebody else may have made this one."""
+    """In the shared directory for temporary files, another user may have created it."""
     owner = directory.stat().st_uid
     if directory.parent == Path(tempfile.gettempdir()) and owner not in (os.geteuid(), 0):
-        raise failures.Refused(f"{directory} belongs to another user (uid {owner}); give your own --identity-dir")
-
-
-def _reason(lost: status.UnreachableError, addresses: tuple[str, ...]) -> str:
-    """With the address."""
-    text = status.explain(lost)
-    return text if any(each in text for each in addresses) else f"{' or '.join(addresses)}: {text}"
+        raise errors.CommandError(
+            f"{directory} belongs to another user (uid {owner}); set --identity-dir to a directory of your own"
+        )
 
 
 class Client:
@@ -119,35 +115,38 @@ class Client:
         )
 
     async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
-        """Calls are spelled as in the proto, their requests given whole or by their fields. Raises Refusal."""
+        """`rpc` is the name in the proto; the request is an object or its fields. Raises ShardError."""
         method = getattr(operator_grpc.OperatorServiceStub(self._channel), rpc)
-        asked = request or method.request_type(**fields)
+        message = request or method.request_type(**fields)
         try:
-            return await call(method, asked, timeout=self._timeout)
-        except GRPCError as refusal:
-            raise Refusal(status.explain(refusal), refusal.status) from refusal
-        except status.UnreachableError as lost:
-            changes = not rpc.startswith(READING) and not getattr(asked, "dry_run", False)
-            sent = isinstance(lost.__cause__, TimeoutError | StreamTerminatedError | GRPCError)
-            advice = MAYBE if changes and sent else "check --servers, and that a server of the shard runs and leads"
-            raise Refusal(f"no answer: {_reason(lost, self._addresses)}; {advice}", Status.UNAVAILABLE) from lost
+            return await call(method, message, timeout=self._timeout)
+        except GRPCError as error:
+            raise ShardError(status.explain(error), error.status) from error
+        except status.UnreachableError as error:
+            changes = not rpc.startswith(READ_PREFIXES) and not getattr(message, "dry_run", False)
+            sent = isinstance(error.__cause__, TimeoutError | StreamTerminatedError | GRPCError)
+            advice = MAYBE_APPLIED if changes and sent else "check --servers, and that the shard has a leader"
+            reason = status.explain(error)
+            if not any(address in reason for address in self._addresses):
+                reason = f"{' or '.join(self._addresses)}: {reason}"
+            raise ShardError(f"no answer: {reason}; {advice}", Status.UNAVAILABLE) from error
 
     async def renew_if_due(self) -> None:
-        """A renewal that fails is told and tried again next time: there is a third of its life left."""
+        """A failure is printed and retried next time: a third of the lifetime is left."""
         if self._clock.wall() < self.identity.renew_at:
             return
         async with self._renewing:
             if self._clock.wall() < self.identity.renew_at:
                 return
             try:
-                fresh = load(self.identity.directory, now=self._clock.wall())  # another process may have done it
+                fresh = load(self.identity.directory, now=self._clock.wall())  # another process may have renewed it
                 if self._clock.wall() >= fresh.renew_at:
                     await self._renew()
                     fresh = load(self.identity.directory, now=self._clock.wall())
-            except (failures.Refused, OSError) as problem:
+            except (errors.CommandError, OSError) as problem:
                 output.note(
-                    f"the certificate in {self.identity.directory} expires at {output.when(self.identity.expires)} "
-                    f"and could not be renewed: {failures.explain(problem)}"
+                    f"warning: failed to renew the certificate in {self.identity.directory}, which expires at "
+                    f"{output.timestamp(self.identity.expires)}: {errors.explain(problem)}"
                 )
                 return
             self._channel.close()

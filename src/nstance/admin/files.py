@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Writes files atomically."""
 
 import contextlib
 import errno
@@ -11,9 +11,9 @@ PUBLIC = 0o644
 
 
 def write(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
-    """Over whatever is there. Readable by others only once it has its name, and only if `mode` says so."""
+    """Replaces the file. Others can read it only once it is complete, and only if `mode` allows it."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such directory; make it first", str(path.parent))
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory; create it first", str(path.parent))
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(handle, "wb") as file:

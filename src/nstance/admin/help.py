@@ -1,4 +1,4 @@
-"""The shape of every command: examples in its help, its modules loaded late, its errors as one line."""
+"""The base of all commands: help with examples, modules that load late, errors in one line."""
 
 import errno
 import importlib
@@ -14,11 +14,11 @@ _DEBUG = "nstance.admin.debug"
 
 
 class SharedOption(click.Option):
-    """One that many commands have: shown after the command's own."""
+    """An option of many commands; help lists it after the command's own."""
 
 
 def debug_flag(command: F) -> F:
-    """Understood before and after the command's name."""
+    """Works before and after the command's name."""
 
     def remember(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value:
@@ -31,17 +31,17 @@ def debug_flag(command: F) -> F:
         expose_value=False,
         callback=remember,
         envvar="NSTANCE_ADMIN_DEBUG",
-        help="Show where an error came from.",
+        help="Show the traceback of an error.",
     )
     return flag(command)
 
 
-class WrongUsage(click.UsageError):
+class OneLineUsageError(click.UsageError):
     """One line, like every other error, and exit code 2."""
 
     def __init__(self, problem: click.UsageError, context: click.Context) -> None:
         text = problem.format_message()
-        if isinstance(problem, click.NoSuchOption) and problem.option_name[1:2].isdigit():  # -1 was meant as a number
+        if isinstance(problem, click.NoSuchOption) and problem.option_name[1:2].isdigit():  # such as -1
             text = f"expected a number of 0 or more, found {problem.option_name!r}"
         super().__init__(text, context)
 
@@ -56,13 +56,13 @@ class WrongUsage(click.UsageError):
         )
 
 
-def _in_one_line(context: click.Context, work: Callable[[], Any]) -> Any:
+def _with_one_line_errors(context: click.Context, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except (click.exceptions.NoArgsIsHelpError, WrongUsage):
+    except (click.exceptions.NoArgsIsHelpError, OneLineUsageError):
         raise
     except click.UsageError as problem:
-        raise WrongUsage(problem, context) from problem
+        raise OneLineUsageError(problem, context) from problem
 
 
 def _is_text(value: object) -> bool:
@@ -71,18 +71,18 @@ def _is_text(value: object) -> bool:
     return not isinstance(value, str) or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-class _Exemplary(click.Command):
+class _CommandWithExamples(click.Command):
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        parsed: list[str] = _in_one_line(ctx, lambda: super(_Exemplary, self).parse_args(ctx, args))
-        _in_one_line(ctx, lambda: self._check_text(ctx))
+        parsed: list[str] = _with_one_line_errors(ctx, lambda: super(_CommandWithExamples, self).parse_args(ctx, args))
+        _with_one_line_errors(ctx, lambda: self._check_text(ctx))
         return parsed
 
     def _check_text(self, ctx: click.Context) -> None:
-        """Only names of files may be bytes that are no text: everything else goes over the wire."""
+        """Only file names may be bytes that are not text; everything else is sent as UTF-8."""
         for param in self.get_params(ctx):
             if not isinstance(param.type, click.Path) and not _is_text(ctx.params.get(param.name or "")):
                 raise click.BadParameter("expected text in UTF-8", ctx, param)
@@ -91,8 +91,8 @@ class _Exemplary(click.Command):
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         shared = [option for option in options if isinstance(option, SharedOption)]
         own = [option for option in options if not isinstance(option, SharedOption)]
-        for title, some in (("Options", own), ("Shared options", shared)):
-            rows = [row for option in some if (row := option.get_help_record(ctx)) is not None]
+        for title, listed in (("Options", own), ("Shared options", shared)):
+            rows = [row for option in listed if (row := option.get_help_record(ctx)) is not None]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -104,24 +104,24 @@ class _Exemplary(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-class Command(_Exemplary):
+class Command(_CommandWithExamples):
     def invoke(self, ctx: click.Context) -> Any:
-        """Whatever goes wrong in a command ends here; a person sees one line, and everything with --debug."""
+        """Turns every error into one line; --debug adds the traceback."""
         try:
-            return _in_one_line(ctx, lambda: super(Command, self).invoke(ctx))
+            return _with_one_line_errors(ctx, lambda: super(Command, self).invoke(ctx))
         except (click.ClickException, click.exceptions.Exit, click.Abort, EOFError):
             raise
         except Exception as problem:
             if isinstance(problem, OSError) and problem.errno == errno.EPIPE:
-                raise  # the reader of our output has seen enough; click ends quietly
-            from nstance.admin import failures
+                raise  # the reader closed the pipe; click exits quietly
+            from nstance.admin import errors
 
             debug = bool(ctx.find_root().meta.get(_DEBUG))
-            raise failures.Failure(failures.explain(problem), problem if debug else None) from problem
+            raise errors.ExitError(errors.explain(problem), problem if debug else None) from problem
 
 
-class Group(_Exemplary, click.Group):
-    """A few commands of one module. Its commands are `Command`s."""
+class Group(_CommandWithExamples, click.Group):
+    """The commands of one module."""
 
     command_class = Command
 
@@ -129,7 +129,7 @@ class Group(_Exemplary, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         found: tuple[str | None, click.Command | None, list[str]]
-        found = _in_one_line(ctx, lambda: super(Group, self).resolve_command(ctx, args))
+        found = _with_one_line_errors(ctx, lambda: super(Group, self).resolve_command(ctx, args))
         return found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -138,8 +138,8 @@ class Group(_Exemplary, click.Group):
 
 
 class LazyGroup(Group):
-    """Commands that live in modules of their own, imported when they are called. Their one-line help is here, so that
-    listing them imports nothing."""
+    """Commands in modules of their own, imported when called. Their one-line help is given here, so that listing them
+    imports nothing."""
 
     def __init__(self, *args: Any, lazy: Lazy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""`nstance-admin`: the command line for people without Kubernetes.
+"""`nstance-admin`: the command line.
 
 A new command group is one line in `COMMANDS` and a module in `commands/`.
 """
@@ -15,12 +15,21 @@ from nstance.admin.help import LazyGroup, debug_flag
 PROGRAM = "nstance-admin"
 
 COMMANDS = {
-    "cluster": ("nstance.admin.commands.cluster:command", "Nonces, operators, CA, secrets, configs and journals"),
-    "config": ("nstance.admin.commands.shard_config:command", "Which config a shard runs with; read it again"),
-    "group": ("nstance.admin.commands.groups:command", "List, make, scale, change, roll back, pause and delete groups"),
-    "instance": ("nstance.admin.commands.instance:command", "List, make, replace and delete instances"),
-    "events": ("nstance.admin.commands.events:command", "What happened, and why"),
-    "status": ("nstance.admin.commands.status:command", "Shards, leaders, groups and trouble on one screen"),
+    "cluster": (
+        "nstance.admin.commands.cluster:command",
+        "Manage nonces, operators, the CA, secrets, configs and journals",
+    ),
+    "config": (
+        "nstance.admin.commands.shard_config:command",
+        "Show, reload and compare the config that a shard runs with",
+    ),
+    "group": (
+        "nstance.admin.commands.group_rollout:command",
+        "List, create, scale, change, roll back and delete groups",
+    ),
+    "instance": ("nstance.admin.commands.instance:command", "List, create, replace and delete instances"),
+    "events": ("nstance.admin.commands.events:command", "Show what happened, and why"),
+    "status": ("nstance.admin.commands.status:command", "Show shards, leaders, groups and problems on one screen"),
     "serve": ("nstance.admin.commands.serve:command", "Serve an HTTP API"),
     "wait": ("nstance.admin.commands.wait:command", "Wait until groups are stable"),
     "completion": ("nstance.admin.commands.completion:command", "Print the completion script for your shell"),
@@ -47,9 +56,9 @@ eval "$(nstance-admin completion bash)"
 @click.version_option(package_name="nstance", prog_name=PROGRAM)
 @debug_flag
 def root() -> None:
-    """Look after Nstance clusters.
+    """Manage Nstance clusters.
 
-    Exits with 0 on success, 1 on failure, 2 on wrong usage."""
+    Exits with 0 on success, 1 on failure and 2 on wrong usage."""
     if os.environ.get("NO_COLOR"):
         click.get_current_context().color = False
 
@@ -58,5 +67,5 @@ def main() -> None:
     streams.reopen()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without these letters shows their numbers
+            stream.reconfigure(errors="backslashreplace")  # for terminals without these characters
     root.main(prog_name=PROGRAM)

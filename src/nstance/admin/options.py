@@ -24,8 +24,8 @@ Function = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyAt:
-    """Where an encryption key is."""
+class KeyLocation:
+    """Where an encryption key is stored."""
 
     provider: str
     source: str
@@ -33,23 +33,23 @@ class KeyAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a cluster lives, as the flags say."""
+    """The storage and secrets of a cluster, from the flags."""
 
     cluster: ClusterId | None
     provider: str
     bucket: str
-    prefix: str  # before everything, as the servers' --prefix
+    prefix: str  # of all keys, as the servers' --prefix
     cluster_prefix: str
     secrets: str
     secrets_prefix: str | None
-    key: KeyAt
-    old_keys: tuple[KeyAt, ...]
+    key: KeyLocation
+    old_keys: tuple[KeyLocation, ...]
     insecure_dev: bool
-    dry_run: bool = False  # nothing is written, whatever the command does
+    dry_run: bool = False  # nothing is written
 
 
 def name(text: str) -> str:
-    """A cluster, shard or tenant."""
+    """Of a cluster, shard, tenant or group."""
     if not ids.is_name(text):
         raise click.BadParameter(
             f"expected lower-case letters, digits and single dashes, at most {ids.MAX_NAME}, found {text[:64]!r}"
@@ -84,17 +84,17 @@ def positive(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Whole numbers as programs write them; how many are too many, the server knows."""
+    """A whole number; the server has the tighter limit."""
     if not re.fullmatch("[0-9]{1,10}", text) or int(text) > MAX_COUNT:
         raise click.BadParameter(f"expected a whole number from 0 to {MAX_COUNT}, found {text[:64]!r}")
     return int(text)
 
 
-def old_key(text: str) -> KeyAt:
+def old_key(text: str) -> KeyLocation:
     provider, _, source = text.partition(":")
     if provider not in KEYS:
         raise click.BadParameter(f"expected one of {', '.join(KEYS)}, then a colon and the source, found {text[:64]!r}")
-    return KeyAt(provider=provider, source=source)
+    return KeyLocation(provider=provider, source=source)
 
 
 def flag(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
@@ -107,15 +107,15 @@ def _shared(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
 
 
 _TARGET = (
-    _shared("--cluster-id", type=name, help="The cluster; left out: the one that the CA certificate names."),
+    _shared("--cluster-id", type=name, help="The cluster; default: from the CA certificate."),
     _shared("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage."),
-    _shared("--storage-bucket", required=True, help="The bucket; for the provider file a directory."),
-    _shared("--storage-prefix", default="cluster/", help="Where the cluster's objects lie in the bucket."),
-    _shared("--prefix", default="", show_default=False, help="What the servers got as --prefix."),
-    _shared("--secrets-provider", type=click.Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are."),
-    _shared("--secrets-prefix", help="Below --storage-prefix (secret/); for file the directory."),
+    _shared("--storage-bucket", required=True, help="The bucket; with provider file, a directory."),
+    _shared("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket."),
+    _shared("--prefix", default="", show_default=False, help="The servers' --prefix."),
+    _shared("--secrets-provider", type=click.Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are stored."),
+    _shared("--secrets-prefix", help="Below --storage-prefix (secret/); with file, the directory."),
     _shared("--secrets-project", help=f"The project of {GOOGLE}."),
-    _shared("--key-provider", type=click.Choice(KEYS), default="env", help="Where the encryption key is."),
+    _shared("--key-provider", type=click.Choice(KEYS), default="env", help="Where the encryption key is stored."),
     _shared(
         "--key-source", default="", show_default=False, help="The key's variable (NSTANCE_ENCRYPTION_KEY) or file."
     ),
@@ -124,7 +124,7 @@ _TARGET = (
         type=old_key,
         metavar="PROVIDER[:SOURCE]",
         multiple=True,
-        help="An earlier key, still good for reading; repeatable.",
+        help="An earlier key, used only for reading; repeatable.",
     ),
     _shared("--insecure-dev", is_flag=True, help="The servers run with --insecure-dev and without a key."),
     debug_flag,
@@ -132,71 +132,58 @@ _TARGET = (
 
 
 def target_flags(command: Function) -> Function:
-    """Gathers the shared flags into one `target`."""
+    """Collects the shared flags in one `target`."""
 
     @functools.wraps(command)
-    def gather(
-        *,
-        cluster_id: str | None,
-        storage_provider: str,
-        storage_bucket: str,
-        storage_prefix: str,
-        prefix: str,
-        secrets_provider: str,
-        secrets_prefix: str | None,
-        secrets_project: str | None,
-        key_provider: str,
-        key_source: str,
-        old_key: tuple[KeyAt, ...],
-        insecure_dev: bool,
-        **own: Any,
-    ) -> None:
-        if (secrets_provider == GOOGLE) != bool(secrets_project):
+    def collect(**flags: Any) -> None:
+        cluster, secrets, prefix = (flags.pop(key) for key in ("cluster_id", "secrets_provider", "secrets_prefix"))
+        if (secrets == GOOGLE) != bool(flags.pop("secrets_project")):
             raise click.UsageError(f"--secrets-project goes with --secrets-provider {GOOGLE}, and only with it")
-        if secrets_provider == "file" and not secrets_prefix:
+        if secrets == "file" and not prefix:
             raise click.UsageError("--secrets-provider file needs a directory as --secrets-prefix")
         target = Target(
-            cluster=ClusterId(cluster_id) if cluster_id else None,
-            provider=storage_provider,
-            bucket=storage_bucket,
-            prefix=prefix,
-            cluster_prefix=storage_prefix,
-            secrets=secrets_provider,
-            secrets_prefix=secrets_prefix,
-            key=KeyAt(provider=key_provider, source=key_source),
-            old_keys=old_key,
-            insecure_dev=insecure_dev,
+            cluster=ClusterId(cluster) if cluster else None,
+            provider=flags.pop("storage_provider"),
+            bucket=flags.pop("storage_bucket"),
+            prefix=flags.pop("prefix"),
+            cluster_prefix=flags.pop("storage_prefix"),
+            secrets=secrets,
+            secrets_prefix=prefix,
+            key=KeyLocation(provider=flags.pop("key_provider"), source=flags.pop("key_source")),
+            old_keys=flags.pop("old_key"),
+            insecure_dev=flags.pop("insecure_dev"),
         )
-        command(target=target, **own)
+        command(target=target, **flags)
 
-    return decorated(gather, _TARGET)
+    return decorated(collect, _TARGET)
 
 
 def dry_run_flag(command: Function) -> Function:
-    """Below `target_flags`. The command does what it always does, over storage that keeps nothing; what it does beside
-    storage it leaves out if `target.dry_run`."""
+    """Below `target_flags`. The command runs as usual, over storage that keeps nothing; other effects it must skip if
+    `target.dry_run`."""
 
     @functools.wraps(command)
-    def gather(*, target: Target, dry_run: bool, **own: Any) -> None:
+    def collect(*, target: Target, dry_run: bool, **own: Any) -> None:
         command(target=replace(target, dry_run=dry_run), **own)
         if dry_run:
             click.echo("dry run: nothing was changed", err=True)
 
-    return click.option("--dry-run", is_flag=True, help="Check and show what would be done, and change nothing.")(
-        gather
-    )
+    return click.option("--dry-run", is_flag=True, help="Check and show what would be done; change nothing.")(collect)
 
 
 def tenant_flags(command: Function) -> Function:
-    """The tenant, and where to look whether it is configured."""
-    looked = click.option(
-        "--shard-bucket", "shard_buckets", multiple=True, help="Where else shards' configs may name the tenant."
+    """The tenant, and further buckets whose configs may have it."""
+    buckets = click.option(
+        "--shard-bucket",
+        "shard_buckets",
+        multiple=True,
+        help="Another bucket whose configs may have the tenant; repeatable.",
     )
-    return decorated(command, (tenant_flag, looked))
+    return decorated(command, (tenant_flag, buckets))
 
 
 def tenant_flag(command: Function) -> Function:
-    return flag("--tenant", type=name, default=str(ids.DEFAULT_TENANT), help="Whose operator it is.")(command)
+    return flag("--tenant", type=name, default=str(ids.DEFAULT_TENANT), help="The operator's tenant.")(command)
 
 
 def shard_flag(command: Function) -> Function:
@@ -205,9 +192,8 @@ def shard_flag(command: Function) -> Function:
 
 def format_flag(command: Function) -> Function:
     choice = click.Choice(FORMATS)
-    return click.option("-o", "--output", "form", type=choice, default="table", show_default=True, help="Format.")(
-        command
-    )
+    option = click.option("-o", "--output", "form", type=choice, default="table", show_default=True, help="Format.")
+    return option(command)
 
 
 def decorated(function: Function, decorators: tuple[Callable[[Function], Function], ...]) -> Function:

@@ -1,8 +1,8 @@
-"""Results for people and for programs.
+"""Results as tables for people, and as JSON or YAML for programs.
 
-The trap: names and messages may come from anybody. Whatever could steer a terminal is shown as an escape, and nothing is
-read as markup. Tables are cut to the width of a terminal only if there is one, and no narrower than their words: a word
-in pieces is harder to read than a line that the terminal breaks.
+The trap: names and messages may come from anybody. Control characters are escaped and nothing is read as markup. Tables
+are fitted to the terminal, if there is one, but no column gets narrower than its words: a broken word is harder to read
+than a line that the terminal wraps.
 """
 
 import datetime
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 
-LONGEST_WORD = 30  # an instance ID; what is longer may be broken
-LONGEST_LAST = 16  # the last column has sentences: less of the width is kept for it
-GAP = 2  # between columns
+MAX_WORD_WIDTH = 30  # an instance ID; longer words may be broken
+MAX_LAST_WORD_WIDTH = 16  # the last column has sentences: it needs less
+COLUMN_GAP = 2
 
 
-def show(rows: Sequence[Row], form: str, *, columns: Sequence[str], whole: Collection[str] = ()) -> None:
-    """Many of a kind. Columns in `whole` are for copying: they are never broken over lines."""
+def print_rows(rows: Sequence[Row], form: str, *, columns: Sequence[str], unbroken: Collection[str] = ()) -> None:
+    """Columns in `unbroken` are for copying: they are never broken over lines."""
     if form != "table":
         _dump(list(rows), form)
     else:
-        _table(columns, [[_cell(row.get(column)) for column in columns] for row in rows], whole)
+        _table(columns, [[_cell(row.get(column)) for column in columns] for row in rows], unbroken)
 
 
-def show_one(record: Row, form: str) -> None:
+def print_record(record: Row, form: str) -> None:
     if form != "table":
         _dump(record, form)
     else:
@@ -38,23 +38,30 @@ def show_one(record: Row, form: str) -> None:
 
 
 def note(text: str) -> None:
-    """For the person only: it never mixes with a result."""
-    click.echo(plain(text), err=True)
+    """A message for the person, on standard error, so that it never mixes with a result."""
+    click.echo(escape(text), err=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """What a person should know although nothing failed: on standard error, each once."""
+    """Each warning once, on standard error."""
     for warning in dict.fromkeys(warnings):
         note(f"warning: {warning}")
 
 
-def when(seconds: float | None) -> str | None:
+def now() -> float:
+    from nstance.clock import SystemClock
+
+    return SystemClock().wall()
+
+
+def timestamp(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
+    """Replaces what could control a terminal."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
@@ -77,7 +84,7 @@ def _dump(value: object, form: str) -> None:
 def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value))
-    return "" if value is None else plain(str(value))
+    return "" if value is None else escape(str(value))
 
 
 def console() -> "Console":
@@ -87,28 +94,28 @@ def console() -> "Console":
     return Console(width=width, soft_wrap=False, highlight=False, markup=False)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: Collection[str] = ()) -> None:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], unbroken: Collection[str] = ()) -> None:
     from rich.console import ConsoleDimensions
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=bool(columns), header_style="bold")
-    least, count = 0, len(columns or (rows[0] if rows else ()))
+    min_width, count = 0, len(columns or (rows[0] if rows else ()))
     for index in range(count):
         heading = columns[index].upper().replace("_", " ") if columns else ""
         words = [word for text in (heading, *(row[index] for row in rows)) for word in text.split()]
-        longest = min(max(map(len, words), default=0), LONGEST_WORD if index < count - 1 else LONGEST_LAST)
-        least += longest + GAP
-        kept = bool(columns) and columns[index] in whole
+        longest = min(max(map(len, words), default=0), MAX_WORD_WIDTH if index < count - 1 else MAX_LAST_WORD_WIDTH)
+        min_width += longest + COLUMN_GAP
+        no_wrap = bool(columns) and columns[index] in unbroken
         style = "" if columns or index else "bold"
-        table.add_column(heading, overflow="fold", no_wrap=kept, min_width=longest, style=style)
+        table.add_column(heading, overflow="fold", no_wrap=no_wrap, min_width=longest, style=style)
     for row in rows:
         table.add_row(*map(Text, row))
     screen = console()
     if sys.stdout.isatty():
-        screen.size = ConsoleDimensions(max(screen.width, least), screen.height)
+        screen.size = ConsoleDimensions(max(screen.width, min_width), screen.height)
         screen.print(table)
         return
-    with screen.capture() as written:  # programs read lines, and columns are filled up with blanks
+    with screen.capture() as written:  # without the blanks that fill up columns
         screen.print(table)
     click.echo("".join(f"{line.rstrip()}\n" for line in written.get().splitlines()), nl=False)

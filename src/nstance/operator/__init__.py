@@ -1,1 +1,1 @@
-"""The operator: Cluster API resources on one side, the shards on the other."""
+"""The Kubernetes operator: Cluster API resources on one side, the shards of one Nstance cluster on the other."""

@@ -1,5 +1,5 @@
-"""What ends the operator."""
+"""Errors that end the operator."""
 
 
 class FatalError(Exception):
-    """The operator cannot run; the message is the one line that says why and what to do."""
+    """The operator cannot run. The message is one line: what is wrong and what to do about it."""

@@ -1,4 +1,4 @@
-"""`nstance-operator`: parse, then run until a signal."""
+"""`nstance-operator`: parses the command line and runs until a signal."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ def main() -> None:
     try:
         options = parsing.parse(sys.argv[1:], os.environ, version=metadata.version("nstance"))
     except FatalError as problem:
-        sys.exit(complain(problem))
+        sys.exit(print_error(problem))
     logs.configure(json=options.json_logs, debug=options.level is Level.DEBUG, program="nstance-operator")
     if options.level in _LEVELS:
         logging.getLogger("nstance").setLevel(_LEVELS[options.level])
@@ -40,11 +40,11 @@ async def run(options: Options, clock: Clock, rng: Rng) -> int:
     try:
         await operator.run()
     except FatalError as problem:
-        return complain(problem)
+        return print_error(problem)
     return 0
 
 
-def complain(problem: FatalError) -> int:
+def print_error(problem: FatalError) -> int:
     print(f"nstance-operator: {problem}", file=sys.stderr)  # noqa: T201
     return 1
 

@@ -1,7 +1,7 @@
-"""The operator's command line and environment, with the names and defaults that Kubernetes operators written in Go have.
+"""The operator's command line and environment, with the names and defaults of Kubernetes operators written in Go.
 
-Go spells flags with one dash or two, and booleans as `--leader-elect` or `--leader-elect=false`; both are taken. Of the
-zap flags, level and encoder are obeyed; stack traces and times have one form here, so theirs are only checked.
+Go accepts flags with one dash or two, and booleans as `--leader-elect` or `--leader-elect=false`; so does this parser. Of
+the zap flags, level and encoder take effect. Stack traces and times have one form here, so their flags are only checked.
 """
 
 import argparse
@@ -13,34 +13,33 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nstance.operator.errors import FatalError
-from nstance.operator.shards.identity import Names
 
 EXAMPLES = """\
 examples:
-  # in a cluster: everything has its default
+  # in a cluster: every option has a default
   nstance-operator --leader-elect
 
   # on a laptop, against the cluster of a kubeconfig
   NSTANCE_NAMESPACE=default nstance-operator --kubeconfig ~/.kube/config --config ./config.yaml --disable-webhooks
 
-  # JSON for a log collector, more of it, and metrics
+  # JSON logs at debug level, and metrics
   nstance-operator --zap-encoder=json --zap-log-level=debug --metrics-bind-address=:8080
 
 environment:
-  NSTANCE_NAMESPACE            of all objects of the operator (default: the pod's)
-  NSTANCE_CA_CONFIGMAP         has the cluster's CA in ca.crt (default: nstance-cluster-ca)
-  NSTANCE_CERT_SECRET          keeps the client certificate (default: nstance-operator-cert)
-  NSTANCE_KEY_SECRET           keeps the keypair (default: nstance-operator-key)
-  NSTANCE_NONCE_SECRET         has the registration nonce in nonce.jwt (default: nstance-operator-nonce)
-  NSTANCE_CAPI_ENDPOINT        API server of a workload cluster elsewhere; its <cluster>-kubeconfig Secret is yours to make
-  NSTANCE_CAPI_SERVICEACCOUNT  whose short-lived tokens go into that Secret otherwise (default: nstance-capi-workload)
-  NSTANCE_K8S_JSON             accepted; JSON is what the operator always speaks
+  NSTANCE_NAMESPACE            namespace of all objects of the operator (default: the pod's)
+  NSTANCE_CA_CONFIGMAP         ConfigMap with the cluster's CA in ca.crt (default: nstance-cluster-ca)
+  NSTANCE_CERT_SECRET          Secret for the client certificate (default: nstance-operator-cert)
+  NSTANCE_KEY_SECRET           Secret for the key pair (default: nstance-operator-key)
+  NSTANCE_NONCE_SECRET         Secret with the registration nonce in nonce.jwt (default: nstance-operator-nonce)
+  NSTANCE_CAPI_ENDPOINT        API server of a separate workload cluster; you provide its <cluster>-kubeconfig Secret
+  NSTANCE_CAPI_SERVICEACCOUNT  ServiceAccount whose short-lived tokens go into that Secret (default: nstance-capi-workload)
+  NSTANCE_K8S_JSON             accepted and ignored; the operator always uses JSON
   KUBECONFIG                   as for kubectl
 """
 
 CONFIG = "/etc/nstance/operator/config.yaml"
 WEBHOOK_CONFIGURATION = "nstance-operator"
-WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - where Kubernetes' own tools look
+WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - controller-runtime's default
 SERVICE_ACCOUNT = "nstance-capi-workload"
 HTTPS_PORT = 443
 API_PORT = 6443
@@ -68,7 +67,7 @@ class BindAddress:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Of an API server."""
+    """Address of an API server."""
 
     host: str
     port: int
@@ -91,7 +90,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    namespace: str = ""  # empty: find out
+    """The variables of the environment: names of Kubernetes objects, and the workload cluster."""
+
+    namespace: str = ""  # empty: the pod's, or the kubeconfig's
     ca_configmap: str = "nstance-cluster-ca"
     cert_secret: str = "nstance-operator-cert"
     key_secret: str = "nstance-operator-key"
@@ -99,21 +100,12 @@ class Environment:
     endpoint: Endpoint | None = None
     service_account: str = SERVICE_ACCOUNT
 
-    def names(self, namespace: str) -> Names:
-        return Names(
-            namespace=namespace,
-            ca_configmap=self.ca_configmap,
-            cert_secret=self.cert_secret,
-            key_secret=self.key_secret,
-            nonce_secret=self.nonce_secret,
-        )
-
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: str) -> Options:
-    """Ends the process for --help, --version and wrong flags. Raises Fatal for a wrong variable."""
+    """Exits the process for --help, --version and wrong flags. Raises FatalError for a wrong variable."""
     parser = argparse.ArgumentParser(
         prog="nstance-operator",
-        description="Syncs Cluster API resources to the shards of one Nstance cluster, and drains nodes.",
+        description="Syncs Cluster API resources with the shards of one Nstance cluster, and drains nodes.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -122,71 +114,72 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
     add("--config", default=CONFIG, metavar="FILE", help=f"the operator configuration file (default: {CONFIG})")
     add("--health-probe-bind-address", type=_bind, default=":8081", metavar="ADDR", help="default: :8081; 0 disables")
     add("--metrics-bind-address", type=_bind, default="0", metavar="ADDR", help="default: 0 (disabled)")
-    _flag(parser, "--leader-elect", "only act while holding the lease nstance-operator-leader-election")
-    _flag(parser, "--disable-webhooks", "no admission webhook (for development)")
+    _flag(parser, "--leader-elect", "act only while holding the lease nstance-operator-leader-election")
+    _flag(parser, "--disable-webhooks", "serve no admission webhook (for development)")
     add("--webhook-bind-address", type=_bind, default=":9443", metavar="ADDR", help="default: :9443")
     add(
         "--webhook-configuration",
         default=WEBHOOK_CONFIGURATION,
         metavar="NAME",
-        help="the ValidatingWebhookConfiguration that is told the webhook's CA (default: %(default)s)",
+        help="the ValidatingWebhookConfiguration that gets the webhook's CA (default: %(default)s)",
     )
     add(
         "--webhook-cert-path",
         default=WEBHOOK_CERTIFICATES,
         metavar="DIR",
-        help=f"tls.crt and tls.key if they are mounted (default: {WEBHOOK_CERTIFICATES}); else they are made",
+        help=f"has tls.crt and tls.key (default: {WEBHOOK_CERTIFICATES}); if missing, the operator issues them",
     )
     add("--kubeconfig", default="", metavar="FILE", help="default: KUBECONFIG, then the pod's service account")
     add("--zap-log-level", type=_level, metavar="LEVEL", help="debug, info, error, panic or a number (default: info)")
     add("--zap-encoder", choices=("json", "console"), help="default: console")
-    _flag(parser, "--zap-devel", "debug level and console; false: JSON", default=None)
-    add("--zap-stacktrace-level", choices=("info", "error", "panic"), help="accepted")
-    add("--zap-time-encoding", choices=_TIMES, help="accepted; times are RFC 3339")
+    _flag(parser, "--zap-devel", "debug level and console format; false: JSON", default=None)
+    add("--zap-stacktrace-level", choices=("info", "error", "panic"), help="accepted and ignored")
+    add("--zap-time-encoding", choices=_TIMES, help="accepted and ignored; times are RFC 3339")
     add("--version", action="version", version=f"nstance-operator {version}")
-    given = parser.parse_args([f"-{word}" if _GO_FLAG.fullmatch(word) else word for word in arguments])
-    default_level = Level.DEBUG if given.zap_devel else Level.INFO
+    flags = parser.parse_args([f"-{word}" if _GO_FLAG.fullmatch(word) else word for word in arguments])
+    default_level = Level.DEBUG if flags.zap_devel else Level.INFO
     return Options(
-        config=Path(given.config),
-        health=given.health_probe_bind_address,
-        metrics=given.metrics_bind_address,
-        webhook=None if given.disable_webhooks else given.webhook_bind_address,
-        webhook_certificates=Path(given.webhook_cert_path),
-        webhook_configuration=given.webhook_configuration,
-        leader_elect=given.leader_elect,
-        kubeconfig=given.kubeconfig,
-        level=given.zap_log_level or default_level,
-        json_logs=given.zap_encoder == "json" if given.zap_encoder else given.zap_devel is False,
+        config=Path(flags.config),
+        health=flags.health_probe_bind_address,
+        metrics=flags.metrics_bind_address,
+        webhook=None if flags.disable_webhooks else flags.webhook_bind_address,
+        webhook_certificates=Path(flags.webhook_cert_path),
+        webhook_configuration=flags.webhook_configuration,
+        leader_elect=flags.leader_elect,
+        kubeconfig=flags.kubeconfig,
+        level=flags.zap_log_level or default_level,
+        json_logs=flags.zap_encoder == "json" if flags.zap_encoder else flags.zap_devel is False,
         environment=_environment(environment),
     )
 
 
 def _environment(variables: Mapping[str, str]) -> Environment:
+    defaults = Environment()
+
     def name(variable: str, default: str) -> str:
         value = variables.get(variable, "").strip() or default
         if len(value) > 253 or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|", value):
             raise FatalError(f"{variable}: expected the name of a Kubernetes object, found {value[:64]!r}")
         return value
 
-    named = Environment(
+    environment = Environment(
         namespace=name("NSTANCE_NAMESPACE", ""),
-        ca_configmap=name("NSTANCE_CA_CONFIGMAP", "nstance-cluster-ca"),
-        cert_secret=name("NSTANCE_CERT_SECRET", "nstance-operator-cert"),
-        key_secret=name("NSTANCE_KEY_SECRET", "nstance-operator-key"),
-        nonce_secret=name("NSTANCE_NONCE_SECRET", "nstance-operator-nonce"),
+        ca_configmap=name("NSTANCE_CA_CONFIGMAP", defaults.ca_configmap),
+        cert_secret=name("NSTANCE_CERT_SECRET", defaults.cert_secret),
+        key_secret=name("NSTANCE_KEY_SECRET", defaults.key_secret),
+        nonce_secret=name("NSTANCE_NONCE_SECRET", defaults.nonce_secret),
         endpoint=_endpoint(variables.get("NSTANCE_CAPI_ENDPOINT", "").strip()),
-        service_account=name("NSTANCE_CAPI_SERVICEACCOUNT", SERVICE_ACCOUNT),
+        service_account=name("NSTANCE_CAPI_SERVICEACCOUNT", defaults.service_account),
     )
-    secrets = {named.cert_secret, named.key_secret, named.nonce_secret}
-    if len(secrets) < 3:
+    if len({environment.cert_secret, environment.key_secret, environment.nonce_secret}) < 3:
         raise FatalError(
             "NSTANCE_CERT_SECRET, NSTANCE_KEY_SECRET and NSTANCE_NONCE_SECRET: expected three different names"
         )
-    return named
+    return environment
 
 
 def _endpoint(text: str) -> Endpoint | None:
-    """`https://host:6443`, or `host:6443`."""
+    """From `https://host:6443` or `host:6443`."""
     if not text:
         return None
     try:
@@ -196,7 +189,7 @@ def _endpoint(text: str) -> Endpoint | None:
 
 
 def api_server(url: str, *, port: int = HTTPS_PORT) -> Endpoint:
-    """Where a URL leads; `port` if it says none. Raises ValueError."""
+    """Host and port of a URL; `port` is the default. Raises ValueError."""
     try:
         parts = urlsplit(url)
         found = Endpoint(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else port))
@@ -207,8 +200,8 @@ def api_server(url: str, *, port: int = HTTPS_PORT) -> Endpoint:
     return found
 
 
-def _flag(parser: argparse.ArgumentParser, name: str, about: str, default: bool | None = False) -> None:
-    parser.add_argument(name, nargs="?", const=True, default=default, type=_boolean, metavar="BOOL", help=about)
+def _flag(parser: argparse.ArgumentParser, name: str, help: str, default: bool | None = False) -> None:
+    parser.add_argument(name, nargs="?", const=True, default=default, type=_boolean, metavar="BOOL", help=help)
 
 
 def _boolean(text: str) -> bool:
@@ -233,7 +226,7 @@ def _bind(text: str) -> BindAddress | None:
 
 
 def _level(text: str) -> Level:
-    """Numbers are zap's verbosity: anything above 0 is debugging."""
+    """A number is zap's verbosity: above 0 it means debug."""
     if text.isascii() and text.isdigit():
         return Level.DEBUG if int(text[:9]) > 0 else Level.INFO
     try:

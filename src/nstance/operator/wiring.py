@@ -1,8 +1,8 @@
-"""Putting the operator together: the only file here that names concrete ports.
+"""Assembles the operator; the only module here that names concrete ports.
 
-The order: the configuration, the API server, the probes and the webhook (which every replica serves), the lease if there
-is an election, the identity, then links and controllers until the end. The trap: the lease is given back only after
-everything that acts has ended, so that two operators never act at once.
+The order: the configuration, the API server, the probes and the webhook (every replica serves them), the lease if there is
+an election, the identity, then links and controllers until the end. The trap: the lease is released only after links and
+controllers have ended, so that two operators never act at once.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ from nstance.operator.controllers import registry
 from nstance.operator.controllers.context import Controller, ControllerContext, Mirrors, Settings
 from nstance.operator.errors import FatalError
 from nstance.operator.metrics import Metrics
-from nstance.operator.options import Options
+from nstance.operator.options import BindAddress, Options
 from nstance.operator.serving import health
 from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.serving.webhooks import WebhookServer
 from nstance.operator.shards.identity import IdentityStore
 from nstance.operator.shards.links import Links
 from nstance.wire.credentials import Credentials
+from nstance.wire.http_listener import HttpListener
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,15 @@ Connect = Callable[[Access], Kube]
 Build = Callable[[ControllerContext], list[Controller]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where the process runs: its environment and the files that Kubernetes access is read from."""
+
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    home: Path = field(default_factory=Path.home)
+    service_account: Path = kubeconfig.SERVICE_ACCOUNT
+
+
 class Operator:
     def __init__(
         self,
@@ -49,102 +60,104 @@ class Operator:
         *,
         clock: Clock,
         rng: Rng,
-        variables: Mapping[str, str] | None = None,
-        home: Path | None = None,
+        host: Host | None = None,
         connect: Connect | None = None,
         build: Build = registry.build_controllers,
-        service_account: Path = kubeconfig.SERVICE_ACCOUNT,
     ) -> None:
-        """`connect` and `build` are for tests and simulations."""
+        """`host`, `connect` and `build` are for tests and simulations."""
         self.options = options
         self.metrics = Metrics()
-        self.probes = health.ProbeServer(lambda: self.unready)
-        self.scrapes = health.MetricsServer(self.metrics)
+        self.probe_server = health.ProbeServer(lambda: self.unready_reason)
+        self.metrics_server = health.MetricsServer(self.metrics)
         self.webhook: WebhookServer | None = None
         self.links: Links | None = None
         self._clock = clock
         self._rng = rng
-        self._variables = os.environ if variables is None else variables
-        self._home = home or Path.home()
+        self._host = host or Host()
         self._connect: Connect = connect or (lambda access: HttpKube(access, clock))
         self._build = build
-        self._service_account = service_account
         self._stopping = asyncio.Event()
-        self._state: str | None = "starting"  # why it is not ready
+        self._phase: str | None = "starting"  # why it is not ready
         self._mirrors: tuple[Mirrors, ...] = ()
-        self._controllers: list[Controller] = []
 
     @property
-    def unready(self) -> str | None:
-        if self._state is not None:
-            return self._state
+    def unready_reason(self) -> str | None:
+        if self._phase is not None:
+            return self._phase
         for mirrors in self._mirrors:
             for mirror in mirrors.all():
                 if not mirror.synced.is_set():
                     return mirror.stale_reason or f"{mirror.kind.plural} have not been read yet"
-        return None if all(each.synced for each in self._controllers) else "controllers have not seen everything yet"
+        return None
 
     def stop(self) -> None:
-        """Orderly; may be called at any time."""
+        """Graceful; may be called at any time."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until `stop`. Raises Fatal."""
-        life = asyncio.ensure_future(self._live())
+        """Until `stop`. Raises FatalError."""
+        serving = asyncio.ensure_future(self._serve())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            life.cancel()
-            await asyncio.wait({life, stopping})
-        if not life.cancelled():
-            life.result()
+            serving.cancel()
+            await asyncio.wait({serving, stopping})
+        if not serving.cancelled():
+            serving.result()
 
-    async def _live(self) -> None:
-        following = ConfigWatcher(self.options.config, clock=self._clock)
-        access = self._access()
-        namespace = self._namespace(access)
+    async def _serve(self) -> None:
+        watcher = ConfigWatcher(self.options.config, clock=self._clock)
+        access = self._find_access()
+        namespace = self._find_namespace(access)
         kube = self._connect(access)
+        configuration = watcher.current
         log.info(
-            "started",
-            extra={"cluster": following.current.cluster, "tenant": following.current.tenant, "namespace": namespace},
+            "operator started",
+            extra={"cluster": configuration.cluster, "tenant": configuration.tenant, "namespace": namespace},
         )
-        try:
-            await self._open_doors(kube, namespace, following.current)
-            jobs: list[Coroutine[Any, Any, None]] = [
-                following.run(self._reconfigured),
-                self._elected(kube, namespace, lambda: self._work(kube, access, namespace, following)),
-            ]
-            if self.webhook is not None:
-                jobs.append(self.webhook.run())
-            await together(jobs)
-        finally:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    for each in (self.probes, self.scrapes, *([self.webhook] if self.webhook is not None else ())):
-                        await each.door.close()
-                    await kube.close()
-
-    async def _open_doors(self, kube: Kube, namespace: str, configuration: Configuration) -> None:
-        if self.options.health is not None:
-            await health.start_listener(self.probes.door, self.options.health, flag="--health-probe-bind-address")
-        if self.options.metrics is not None:
-            await health.start_listener(self.scrapes.door, self.options.metrics, flag="--metrics-bind-address")
         if self.options.webhook is not None:
-            serving = WebhookCertificate(
+            certificate = WebhookCertificate(
                 kube,
+                self.options,
                 namespace=namespace,
                 cluster=configuration.cluster,
-                configuration=self.options.webhook_configuration,
-                mounted=self.options.webhook_certificates,
                 clock=self._clock,
                 rng=self._rng,
             )
-            self.webhook = WebhookServer(serving)
-            await health.start_listener(self.webhook.door, self.options.webhook, flag="--webhook-bind-address")
+            self.webhook = WebhookServer(certificate)
+        listeners = self._listeners()
+        try:
+            for listener, bind, flag in listeners:
+                await health.start_listener(listener, bind, flag=flag)
+            jobs: list[Coroutine[Any, Any, None]] = [
+                watcher.run(self._on_config_change),
+                self._elect(kube, namespace, lambda: self._lead(kube, access, namespace, watcher)),
+            ]
+            if self.webhook is not None:
+                jobs.append(self.webhook.certificate.run())
+            await run_until_first_end(jobs)
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    for listener, _, _ in listeners:
+                        await listener.close()
+                    await kube.close()
 
-    async def _elected(self, kube: Kube, namespace: str, work: Callable[[], Awaitable[None]]) -> None:
+    def _listeners(self) -> list[tuple[HttpListener, BindAddress, str]]:
+        """Each with its address and the flag that sets it."""
+        return [
+            (server.listener, bind, flag)
+            for server, bind, flag in (
+                (self.probe_server, self.options.health, "--health-probe-bind-address"),
+                (self.metrics_server, self.options.metrics, "--metrics-bind-address"),
+                (self.webhook, self.options.webhook, "--webhook-bind-address"),
+            )
+            if server is not None and bind is not None
+        ]
+
+    async def _elect(self, kube: Kube, namespace: str, work: Callable[[], Awaitable[None]]) -> None:
         if not self.options.leader_elect:
             await work()
             return
@@ -155,22 +168,22 @@ class Operator:
             clock=self._clock,
             rng=self._rng,
         )
-        self._state = None  # a replica that waits is well
+        self._phase = None  # a replica that waits for the lease is ready
         try:
             await election.run(work)
         except lease.LeadershipLostError as problem:
-            raise FatalError(f"leadership was lost, ending: {problem}") from problem
+            raise FatalError(f"leadership lost, exiting: {problem}") from problem
 
-    async def _work(self, kube: Kube, access: Access, namespace: str, following: ConfigWatcher) -> None:
-        self._state = "registering with the shards"
-        self.metrics.leads(True)
-        configuration = following.current
-        environment = self.options.environment
-        keeper = IdentityStore(kube, environment.names(namespace), configuration, clock=self._clock, rng=self._rng)
-        await keeper.obtain()
+    async def _lead(self, kube: Kube, access: Access, namespace: str, watcher: ConfigWatcher) -> None:
+        self._phase = "registering with the shards"
+        self.metrics.set_leader(True)
+        configuration = watcher.current
+        environment = replace(self.options.environment, namespace=namespace)
+        identity = IdentityStore(kube, environment, configuration, clock=self._clock, rng=self._rng)
+        await identity.obtain()
         links = self.links = Links(
-            following.current,
-            credentials=keeper.credentials,
+            watcher.current,
+            credentials=identity.credentials,
             metrics=self.metrics,
             clock=self._clock,
             rng=self._rng,
@@ -180,92 +193,91 @@ class Operator:
             cluster=configuration.cluster,
             tenant=configuration.tenant,
             server=access.server,
-            server_ca=lambda: _content(access.ca),
+            server_ca=lambda: _read(access.ca),
             endpoint=environment.endpoint,
             service_account=environment.service_account,
         )
-        parts, remote = self._parts(kube, settings, links)
-        self._controllers = self._build(parts)
-        for each in self._controllers:
-            links.listen(each)
-        self._mirrors = (parts.mirrors, parts.workload_mirrors)
-        self._state = None
+        context, remote = self._context(kube, settings, links)
+        controllers = self._build(context)
+        for controller in controllers:
+            links.add_listener(controller)
+        self._mirrors = (context.mirrors, context.workload_mirrors)
+        self._phase = None
 
-        def shown(credentials: Credentials) -> None:
-            self.metrics.certificate_expires(credentials.expires)
+        def on_renewal(credentials: Credentials) -> None:
+            self.metrics.set_certificate_expiry(credentials.expires)
 
+        # In a single cluster, workload and management share recorder and mirrors: each runs once.
+        recorders = {id(each): each for each in (context.events, context.workload_events)}
         mirrors = {id(mirror): mirror for each in self._mirrors for mirror in each.all()}
         try:
-            await together(
+            await run_until_first_end(
                 [
                     links.run(),
-                    keeper.renew(links.renew_certificate, shown),
-                    *(
-                        recorder.run()
-                        for recorder in {id(r): r for r in (parts.events, parts.workload_events)}.values()
-                    ),
+                    identity.renew(links.renew_certificate, on_renewal),
+                    *(recorder.run() for recorder in recorders.values()),
                     *(mirror.run() for mirror in mirrors.values()),
-                    *(each.run() for each in self._controllers),
+                    *(controller.run() for controller in controllers),
                 ]
             )
         finally:
-            self.metrics.leads(False)
+            self.metrics.set_leader(False)
             if remote is not None:
                 await remote.close()
 
-    def _parts(
+    def _context(
         self, kube: Kube, settings: Settings, links: Links
     ) -> tuple[ControllerContext, workload_cluster.RemoteKube | None]:
         instance = socket.gethostname()
         mirrors = Mirrors(kube, clock=self._clock, rng=self._rng)
         events = Recorder(kube, clock=self._clock, rng=self._rng, instance=instance)
-        remote, there, there_events, there_mirrors = None, kube, events, mirrors
+        remote, workload, workload_events, workload_mirrors = None, kube, events, mirrors
         if settings.endpoint is not None:
             name = workload_cluster.secret_name(settings.name)
             secrets = mirrors.of(kinds.SECRET, namespace=settings.namespace, fields=f"metadata.name={name}")
-            there = remote = workload_cluster.RemoteKube(secrets, name, connect=self._connect)
-            there_mirrors = Mirrors(remote, clock=self._clock, rng=self._rng)
-            there_events = Recorder(remote, clock=self._clock, rng=self._rng, instance=instance)
-        parts = ControllerContext(
+            workload = remote = workload_cluster.RemoteKube(secrets, name, connect=self._connect)
+            workload_mirrors = Mirrors(remote, clock=self._clock, rng=self._rng)
+            workload_events = Recorder(remote, clock=self._clock, rng=self._rng, instance=instance)
+        context = ControllerContext(
             settings=settings,
             kube=kube,
             mirrors=mirrors,
-            workload=there,
-            workload_mirrors=there_mirrors,
+            workload=workload,
+            workload_mirrors=workload_mirrors,
             events=events,
-            workload_events=there_events,
+            workload_events=workload_events,
             shards=links,
             metrics=self.metrics,
             clock=self._clock,
             rng=self._rng,
         )
-        return parts, remote
+        return context, remote
 
-    def _reconfigured(self, configuration: Configuration) -> None:
+    def _on_config_change(self, configuration: Configuration) -> None:
         if self.links is not None:
             self.links.apply(configuration)
 
-    def _access(self) -> Access:
+    def _find_access(self) -> Access:
         try:
             return kubeconfig.find(
                 self.options.kubeconfig,
-                environment=self._variables,
-                home=self._home,
-                service_account=self._service_account,
+                environment=self._host.variables,
+                home=self._host.home,
+                service_account=self._host.service_account,
             )
         except kubeconfig.KubeconfigError as problem:
             raise FatalError(str(problem)) from problem
 
-    def _namespace(self, access: Access) -> str:
+    def _find_namespace(self, access: Access) -> str:
         """NSTANCE_NAMESPACE, the pod's, or the kubeconfig's."""
         pod = ""
         with contextlib.suppress(OSError):
-            pod = (self._service_account / "namespace").read_text().strip()
+            pod = (self._host.service_account / "namespace").read_text().strip()
         return self.options.environment.namespace or pod or access.namespace
 
 
-async def together(jobs: list[Coroutine[Any, Any, None]]) -> None:
-    """All of them until one ends; its error is raised as it is, after the others were cancelled and have ended."""
+async def run_until_first_end(jobs: list[Coroutine[Any, Any, None]]) -> None:
+    """Runs all jobs until one ends, cancels the others and waits for them. Raises the first one's error unchanged."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -277,5 +289,5 @@ async def together(jobs: list[Coroutine[Any, Any, None]]) -> None:
         task.result()
 
 
-def _content(source: bytes | Path | None) -> bytes | None:
+def _read(source: bytes | Path | None) -> bytes | None:
     return source.read_bytes() if isinstance(source, Path) else source

@@ -1,8 +1,8 @@
-"""The cluster that the nodes are in, when it is not the one that the operator runs in.
+"""The client of the workload cluster, when nodes are in another cluster than the operator.
 
-Its kubeconfig is in the `<cluster>-kubeconfig` Secret, which an administrator keeps. The Secret is followed, and the client
-made anew with each change of it. The trap: a version that one cluster gave means nothing to another, so after a move
-every watch begins with a list again.
+An administrator keeps its kubeconfig in the `<cluster>-kubeconfig` Secret. The Secret is watched, and each change of it
+creates a new client. The trap: a resource version of one cluster means nothing to another, so after a change of the
+server every watch starts with a list again.
 """
 
 import asyncio
@@ -24,34 +24,34 @@ KUBECONFIG_KEY = "value"
 
 
 def secret_name(cluster: str) -> str:
-    """As Cluster API names it."""
+    """The name that Cluster API expects."""
     return f"{cluster}-kubeconfig"
 
 
 class RemoteKube:
-    """A `port.Kube` that follows a Secret. Until there is one, everything is Unavailable."""
+    """A `port.Kube` that follows a Secret. Without a valid one, every call raises UnavailableError."""
 
     def __init__(self, secrets: Mirror, name: str, *, connect: Callable[[Access], Kube]) -> None:
-        """`secrets` has at least that Secret in it; it is run by whoever made it."""
+        """`secrets` mirrors at least that Secret; its owner runs it."""
         self._name = name
         self._connect = connect
         self._kube: Kube | None = None
         self._content = b""
         self._server = ""
-        self._moves = 0
+        self._server_changes = 0
         self._listed: dict[tuple[Kind, str, str, str], int] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._trouble = f"the Secret {name} with the workload cluster's kubeconfig is missing"
-        secrets.listen(self._changed)
+        self._problem = f"the Secret {name} with the workload cluster's kubeconfig is missing"
+        secrets.listen(self._on_secret_change)
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why there is no client; empty if there is one."""
-        return "" if self._kube is not None else self._trouble
+        return "" if self._kube is not None else self._problem
 
-    def _changed(self, old: Object | None, new: Object | None) -> None:
+    def _on_secret_change(self, old: Object | None, new: Object | None) -> None:
         if (new or old or {})["metadata"]["name"] != self._name or new is None:
-            return  # deleted: what was known goes on
+            return  # deleted: the last known client stays
         encoded = (new.get("data") or {}).get(KUBECONFIG_KEY, "")
         try:
             content = base64.b64decode(encoded, validate=True)
@@ -59,33 +59,33 @@ class RemoteKube:
                 return
             access = kubeconfig.parse(content, source=f"Secret {self._name}")
         except (binascii.Error, kubeconfig.KubeconfigError) as problem:
-            self._trouble = str(problem)
-            log.error("the workload cluster's kubeconfig is refused", extra={"reason": problem})
+            self._problem = str(problem)
+            log.error("failed to read workload kubeconfig", extra={"secret": self._name, "reason": problem})
             return
         before, self._kube = self._kube, self._connect(access)
         self._content = content
         if access.server != self._server:
             self._server = access.server
-            self._moves += 1
-        log.info("nodes are read from the workload cluster", extra={"server": access.server})
+            self._server_changes += 1
+        log.info("workload cluster connected", extra={"server": access.server})
         if before is not None:
             task = asyncio.ensure_future(before.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
     @property
-    def _now(self) -> Kube:
+    def _client(self) -> Kube:
         if self._kube is None:
-            raise errors.UnavailableError(self._trouble)
+            raise errors.UnavailableError(self._problem)
         return self._kube
 
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
-        return await self._now.get(kind, name, namespace=namespace)
+        return await self._client.get(kind, name, namespace=namespace)
 
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
-        moves = self._moves
-        found = await self._now.list(kind, namespace=namespace, labels=labels, fields=fields)
-        self._listed[kind, namespace, labels, fields] = moves
+        changes = self._server_changes
+        found = await self._client.list(kind, namespace=namespace, labels=labels, fields=fields)
+        self._listed[kind, namespace, labels, fields] = changes
         return found
 
     async def watch(
@@ -98,19 +98,19 @@ class RemoteKube:
         fields: str = "",
         timeout: float = 300.0,
     ) -> AsyncIterator[tuple[Change, Object]]:
-        kube, moves = self._now, self._moves
-        if self._listed.get((kind, namespace, labels, fields), moves) != moves:
-            raise errors.ExpiredError("the workload cluster is another one now")
+        kube, changes = self._client, self._server_changes
+        if self._listed.get((kind, namespace, labels, fields), changes) != changes:
+            raise errors.ExpiredError("the workload cluster changed")
         stream = kube.watch(kind, version=version, namespace=namespace, labels=labels, fields=fields, timeout=timeout)
         async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event
 
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
-        return await self._now.create(kind, body, namespace=namespace)
+        return await self._client.create(kind, body, namespace=namespace)
 
     async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
-        return await self._now.replace(kind, body, subresource=subresource)
+        return await self._client.replace(kind, body, subresource=subresource)
 
     async def patch(
         self,
@@ -123,20 +123,20 @@ class RemoteKube:
         subresource: str = "",
         field_manager: str = "",
     ) -> Object:
-        return await self._now.patch(
+        return await self._client.patch(
             kind, name, body, namespace=namespace, how=how, subresource=subresource, field_manager=field_manager
         )
 
     async def delete(
         self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
     ) -> None:
-        await self._now.delete(kind, name, namespace=namespace, uid=uid, version=version, foreground=foreground)
+        await self._client.delete(kind, name, namespace=namespace, uid=uid, version=version, foreground=foreground)
 
     async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
-        await self._now.evict(pod, namespace=namespace, uid=uid, grace=grace)
+        await self._client.evict(pod, namespace=namespace, uid=uid, grace=grace)
 
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token:
-        return await self._now.request_token(service_account, namespace=namespace, seconds=seconds)
+        return await self._client.request_token(service_account, namespace=namespace, seconds=seconds)
 
     async def close(self) -> None:
         await asyncio.gather(*self._closing, return_exceptions=True)

@@ -107,7 +107,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "restored-epoch-is-used-twice",
         "nstance.admin.cluster.restore",
-        "                epoch=max(known.epoch, state.epoch),\n",
+        "                epoch=max(previous.epoch, state.epoch),\n",
         "                epoch=state.epoch,\n",
         "after a restore a paused leader of the lost future has the newest epoch",
         tests=BACKUP,
@@ -115,7 +115,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "half-a-restore-is-led-on",
         "nstance.admin.cluster.restore",
-        "        return await self._write_lease(name, seen, tail=NEVER_REACHED)\n",
+        "        return await self._write_lease(name, seen, tail=UNREACHABLE_SLOT)\n",
         "        return await self._write_lease(name, seen, tail=0)\n",
         "a server that is started too early leads on half a journal",
         tests=BACKUP,

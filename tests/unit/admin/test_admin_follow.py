@@ -35,7 +35,7 @@ class Leaders:
         now = self._leaders[min(self.asked, len(self._leaders) - 1)]
         self.asked += 1
         if now is None:
-            raise client.Refusal("no answer", Status.UNAVAILABLE)
+            raise client.ShardError("no answer", Status.UNAVAILABLE)
         later = [each for each in now if each.id > after_id]
         return operator_pb2.ListEventsResponse(events=later[:limit] if after_id else later[-limit:])
 
@@ -48,7 +48,11 @@ async def followed(clock: Machine, shard: Leaders, *, after: dict[ShardId, int],
     found: list[str] = []
     last = len(shard._leaders) + 2
     coming = history.follow(
-        [cast("client.Client", shard)], after=after, begin=begin, group="", tell=lambda _, text: None, clock=clock
+        [cast("client.Client", shard)],
+        history.EventQuery(limit=begin),
+        after=after,
+        on_status=lambda _, text: None,
+        clock=clock,
     )
     async with contextlib.aclosing(coming):
         async for _, record in coming:
@@ -64,11 +68,11 @@ END = event(99_000, "end")
 
 @virtually
 async def test_the_next_leader_goes_on_where_the_last_one_stopped(clock: Machine) -> None:
-    """It has the same events with the same IDs; what happens twice is told twice."""
+    """It has the same events with the same IDs; what happens twice is shown twice."""
     first = [event(1_000, SIZE), event(2_000, "made")]
     second = [*first, event(2_050, "never told"), event(9_000, SIZE)]
-    told = await followed(clock, Leaders(first, None, second, [*second, END]), after={HERE: 0})
-    assert told == [SIZE, "made", "never told", SIZE]
+    found = await followed(clock, Leaders(first, None, second, [*second, END]), after={HERE: 0})
+    assert found == [SIZE, "made", "never told", SIZE]
 
 
 def test_a_shards_events_stay_in_their_order_when_a_leaders_clock_is_behind() -> None:
@@ -76,7 +80,7 @@ def test_a_shards_events_stay_in_their_order_when_a_leaders_clock_is_behind() ->
         return operator_pb2.Event(id=id, time_unix_ms=time, group="web", message=f"{id}")
 
     one, other = [at(1, 5_000), at(2, 1_000), at(3, 6_000)], [at(1, 900), at(2, 5_500)]
-    found = history.merged([(HERE, one), (ShardId("b"), other)], limit=4)
+    found = history.merge_events([(HERE, one), (ShardId("b"), other)], limit=4)
     assert [(each["shard"], each["message"]) for each in found] == [("a", "1"), ("a", "2"), ("b", "2"), ("a", "3")]
 
 

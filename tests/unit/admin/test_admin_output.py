@@ -24,32 +24,32 @@ ROWS: list[output.Row] = [
 
 
 def test_tables_in_a_pipe_are_neither_cut_nor_coloured_nor_marked_up(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show(ROWS, "table", columns=("name", "tags", "count"))
+    output.print_rows(ROWS, "table", columns=("name", "tags", "count"))
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "TAGS", "COUNT"]
     assert first.split() == ["a" * 300, "x,", "y", "3"]
     assert second == "[red]b\\x1b[2J"  # not filled up to the width of the first
-    output.show([], "table", columns=("name",))
+    output.print_rows([], "table", columns=("name",))
     assert capsys.readouterr().out.split() == ["NAME"]
 
 
 def test_programs_get_the_values_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show(ROWS, "json", columns=("name",))
+    output.print_rows(ROWS, "json", columns=("name",))
     assert json.loads(capsys.readouterr().out) == ROWS
-    output.show(ROWS, "yaml", columns=("name",))
+    output.print_rows(ROWS, "yaml", columns=("name",))
     assert yaml.safe_load(capsys.readouterr().out) == ROWS
-    output.show_one(ROWS[0], "json")
+    output.print_record(ROWS[0], "json")
     assert json.loads(capsys.readouterr().out) == ROWS[0]
 
 
 @given(st.text())
 def test_no_text_steers_a_terminal(text: str) -> None:
-    assert output.plain(text).isprintable()
+    assert output.escape(text).isprintable()
 
 
 def test_times_are_utc() -> None:
-    assert output.when(1_800_000_000.9) == "2027-01-15T08:00:00Z"
-    assert output.when(None) is None
+    assert output.timestamp(1_800_000_000.9) == "2027-01-15T08:00:00Z"
+    assert output.timestamp(None) is None
 
 
 def test_a_file_is_replaced_as_a_whole_with_its_mode(tmp_path: pathlib.Path) -> None:
@@ -96,6 +96,6 @@ def test_a_narrow_terminal_breaks_lines_and_no_words(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", terminal)
     row = {"instance": "web-01jw51srryegh9snf9cmeh3k4q", "state": "draining", "notes": "scale-down, until the evening"}
-    output.show([row], "table", columns=("instance", "state", "notes"), whole=("instance",))
+    output.print_rows([row], "table", columns=("instance", "state", "notes"), unbroken=("instance",))
     shown = capsys.readouterr().out.split()
     assert {"web-01jw51srryegh9snf9cmeh3k4q", "draining", "scale-down,", "until", "evening"} <= set(shown)

@@ -13,8 +13,8 @@ from grpclib.const import Status
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.admin import client, failures, main, output, reach
-from nstance.admin.shard import asking, event_lines, groups, history, instances, overview, records, tree
+from nstance.admin import client, errors, main, output, shard_flags
+from nstance.admin.shard import event_printer, fanout, groups, history, instances, overview, records, status_tree
 from nstance.model.ids import ShardId
 from nstance.v1 import operator_pb2
 
@@ -40,7 +40,7 @@ def invoke(*words: str, **environment: str) -> Result:
     ],
 )
 def test_servers_as_people_write_them(text: str, wanted: dict[str, tuple[str, ...]]) -> None:
-    assert reach.servers(text) == wanted
+    assert shard_flags.servers(text) == wanted
 
 
 WRONG = [
@@ -63,24 +63,24 @@ WRONG = [
 @pytest.mark.parametrize("text", WRONG)
 def test_servers_that_make_no_sense(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        reach.servers(text)
+        shard_flags.servers(text)
 
 
 @given(st.text())
 def test_no_text_breaks_the_servers(text: str) -> None:
     try:
-        found = reach.servers(text)
+        found = shard_flags.servers(text)
     except click.BadParameter:
         return
     assert all(hosts and all(hosts) for hosts in found.values())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["group", "list"], "exactly one of --shard and --all-shards"),
         (["group", "list", "--shard", "a", "--all-shards"], "exactly one of --shard and --all-shards"),
-        (["group", "list", "--shard", "c"], "--servers names no shard c; it names a, b"),
+        (["group", "list", "--shard", "c"], "--servers has no shard c; it has a, b"),
         (["group", "list", "--shard", "a", "--timeout", "0"], "between 1ms and 24h"),
         (["group", "list", "--shard", "a", "--timeout", "5"], "expected a duration"),
         (["group", "list", "--shard", "a", "--sevrers", "x"], "no such option"),
@@ -107,12 +107,12 @@ def test_no_text_breaks_the_servers(text: str) -> None:
         (["nonsense"], "no such command 'nonsense'"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], said: str) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], expected: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert re.fullmatch(r"nstance-admin: .*see `root.* --help`\n", result.stderr)
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 def test_a_flag_outweighs_the_environment(tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_without_servers_nothing_is_asked() -> None:
     assert "missing --servers" in result.stderr
 
 
-# ---- wishes
+# ---- changes of groups
 
 
-def desired(**said: Any) -> groups.Wish:
-    return groups.Wish(**{"vars": {}, **said})
+def desired(**settings: Any) -> groups.GroupChange:
+    return groups.GroupChange(**{"vars": {}, **settings})
 
 
-def test_a_wish_changes_only_what_it_names() -> None:
+def test_a_change_touches_only_what_it_names() -> None:
     before = operator_pb2.GroupConfig(template="t", size=3, instance_type="big", vars={"a": "1", "b": "2"})
     after = operator_pb2.GroupConfig()
     after.CopyFrom(before)
@@ -148,12 +148,12 @@ def test_a_wish_changes_only_what_it_names() -> None:
     assert (list(after.load_balancers), after.args_json) == (["x"], "{}")
 
 
-def test_an_empty_wish_is_known() -> None:
-    assert desired().empty
-    assert not desired(size=0).empty
-    assert not desired(instance_type="").empty
-    assert not desired(unset_vars=("a",)).empty
-    assert not desired(vars={"a": ""}).empty
+def test_an_empty_change_is_recognized() -> None:
+    assert desired().is_empty
+    assert not desired(size=0).is_empty
+    assert not desired(instance_type="").is_empty
+    assert not desired(unset_vars=("a",)).is_empty
+    assert not desired(vars={"a": ""}).is_empty
 
 
 class Contested:
@@ -175,7 +175,7 @@ class Contested:
             self.group.etag += "+"
             self.group.config.vars["theirs"] = self.group.etag
         if fields["etag"] != self.group.etag:
-            raise client.Refusal("the group was changed", Status.ABORTED)
+            raise client.ShardError("the group was changed", Status.ABORTED)
         self.group.config.CopyFrom(fields["config"])
         return operator_pb2.UpsertGroupResponse(group=self.group)
 
@@ -184,7 +184,7 @@ async def test_a_change_is_made_again_over_what_somebody_else_changed() -> None:
     shard = Contested(losses=2)
     await groups.change(cast("client.Client", shard), "web", desired(size=5).apply, dry_run=False)
     assert (shard.group.config.size, dict(shard.group.config.vars)) == (5, {"theirs": "0++"})
-    with pytest.raises(client.Refusal, match="changed"):
+    with pytest.raises(client.ShardError, match="changed"):
         await groups.change(cast("client.Client", Contested(losses=99)), "web", desired(size=5).apply, dry_run=False)
 
 
@@ -206,23 +206,23 @@ class Crowded:
 @pytest.mark.parametrize("count", [0, 1, instances.PAGE, instances.PAGE + 1, 3 * instances.PAGE])
 async def test_all_instances_are_found_page_by_page(count: int) -> None:
     shard = Crowded(count)
-    assert await instances.everything(cast("client.Client", shard)) == shard.all
+    assert await instances.list_instances(cast("client.Client", shard)) == shard.all
 
 
 def test_what_is_found_somewhere_need_not_be_everywhere() -> None:
-    def absent() -> failures.Refused:
-        return client.Refusal("there is no such instance", Status.NOT_FOUND)
+    def absent() -> errors.CommandError:
+        return client.ShardError("there is no such instance", Status.NOT_FOUND)
 
-    def dead() -> failures.Refused:
-        return client.Refusal("no answer", Status.UNAVAILABLE)
+    def dead() -> errors.CommandError:
+        return client.ShardError("no answer", Status.UNAVAILABLE)
 
     a, b, c = ShardId("a"), ShardId("b"), ShardId("c")
-    asking.Answers(good=[(a, 1)], bad=[(b, absent())]).forgive_absence().check()
-    with pytest.raises(failures.Refused, match="shard c: no answer"):
-        asking.Answers(good=[(a, 1)], bad=[(b, absent()), (c, dead())]).forgive_absence().check()
-    nowhere: asking.Answers[int] = asking.Answers(bad=[(a, absent())])
-    with pytest.raises(failures.Refused, match="shard a: there is no such instance"):
-        nowhere.forgive_absence().check()
+    fanout.Answers(results=[(a, 1)], failures=[(b, absent())]).ignore_not_found().check()
+    with pytest.raises(errors.CommandError, match="shard c: no answer"):
+        fanout.Answers(results=[(a, 1)], failures=[(b, absent()), (c, dead())]).ignore_not_found().check()
+    nowhere: fanout.Answers[int] = fanout.Answers(failures=[(a, absent())])
+    with pytest.raises(errors.CommandError, match="shard a: there is no such instance"):
+        nowhere.ignore_not_found().check()
 
 
 def test_an_identity_that_another_user_left_in_the_temporary_folder_is_refused(
@@ -234,7 +234,7 @@ def test_an_identity_that_another_user_left_in_the_temporary_folder_is_refused(
     owner = (tmp_path / "identity").stat().st_uid
     if owner == 0:
         os.chown(tmp_path / "identity", 54321, -1)
-    with pytest.raises(failures.Refused, match="belongs to another user"):
+    with pytest.raises(errors.CommandError, match="belongs to another user"):
         client.load(tmp_path / "identity", now=NOW)
 
 
@@ -260,10 +260,10 @@ def instance(state: str = "running", **fields: Any) -> records.Record:
         ({"actual_size": 2, "ready_size": 1}, [instance(), instance("starting")], ["1/2 ready"]),
         ({"actual_size": 1, "ready_size": 1, "paused": True}, [instance()], ["1/2 ready", "paused"]),
         ({"actual_size": 2, "ready_size": 2, "paused": True}, [instance(), instance()], []),
-        ({"actual_size": 3, "ready_size": 3}, [instance()] * 3, ["1 more than wished"]),
+        ({"actual_size": 3, "ready_size": 3}, [instance()] * 3, ["1 more than desired"]),
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance("deleting")], ["1 leaving"]),
         ({"actual_size": 2, "ready_size": 2}, [instance("draining", drifted=True)], ["1 leaving"]),
-        ({"actual_size": 2, "ready_size": 2}, [instance(), instance(drifted=True)], ["1 to be rotated"]),
+        ({"actual_size": 2, "ready_size": 2}, [instance(), instance(drifted=True)], ["1 to be replaced"]),
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance(connected=False)], ["1 without agent"]),
         (
             {"actual_size": 2, "ready_size": 1, "not_ready": 1},
@@ -279,7 +279,7 @@ def instance(state: str = "running", **fields: Any) -> records.Record:
     ],
 )
 def test_when_a_group_is_stable(status: dict[str, Any], members: list[records.Record], wanted: list[str]) -> None:
-    assert overview.unsettled(group(**status), members) == wanted
+    assert overview.unsettled_reasons(group(**status), members) == wanted
 
 
 @pytest.mark.parametrize(
@@ -294,23 +294,25 @@ def test_when_a_group_is_stable(status: dict[str, Any], members: list[records.Re
 )
 def test_a_group_is_not_stable_before_its_rollout_is_complete(outcome: str, wanted: list[str]) -> None:
     messages = {"paused": "after 1 canary", "halted": "2 did not become ready"}
-    told = group(actual_size=2, ready_size=2) | {
+    event = group(actual_size=2, ready_size=2) | {
         "rollout": {"outcome": outcome, "outdated": 0, "message": messages.get(outcome)}
     }
-    assert overview.unsettled(told, [instance()] * 2) == wanted
+    assert overview.unsettled_reasons(event, [instance()] * 2) == wanted
 
 
-def test_what_is_not_ready_is_said_in_the_list_and_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_ready_is_shown_in_the_list_and_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
     check = operator_pb2.CheckStatus(name="up", message="refused", since_unix_ms=1000)
     one = instance(not_ready="failing checks: up", checks=[check])
     row = records.instance_row(one, now=NOW)
     assert (row["ready"], row["notes"]) == ("no", ["not ready: failing checks: up"])
     assert records.instance_row(instance(), now=NOW)["ready"] == "yes"  # also of a server that knows no readiness
     assert records.instance_lines(one)["checks"] == ["up failing since 1970-01-01T00:00:01Z (refused)"]
-    shown = overview.view(group(size=1, actual_size=1, not_ready=1, blocked=["token: no secret"]), [one])
+    shown = overview.group_view(group(size=1, actual_size=1, not_ready=1, blocked=["token: no secret"]), [one])
     assert not shown.healthy
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
-    output.console().print(tree.draw(HERE, overview.ShardView(config, [shown], left=[], trouble=[]), now=NOW))
+    output.console().print(
+        status_tree.draw(HERE, overview.ShardView(config, [shown], ungrouped=[], problems=[]), now=NOW)
+    )
     text = capsys.readouterr().out
     assert "0/1 groups healthy, 0/1 instances ready" in text
     assert "blocked: token: no secret" in text
@@ -320,14 +322,18 @@ def test_what_is_not_ready_is_said_in_the_list_and_the_tree(capsys: pytest.Captu
 
 def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     bad = group(actual_size=1, ready_size=1, last_error="quota \x1b[2J reached")
-    told = records.event(HERE, operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"))
+    event = records.event(HERE, operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"))
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
     many = [instance("starting", instance_id=f"i{number}") for number in range(20)]
-    healthy = [overview.view(group(key=f"g{n}", size=0), ()) for n in range(20)]
+    healthy = [overview.group_view(group(key=f"g{n}", size=0), ()) for n in range(20)]
     shown = overview.ShardView(
-        config, [overview.view(bad, many, [told]), *healthy], left=[instance(group="gone")], trouble=[told], unknown=[]
+        config,
+        [overview.group_view(bad, many, [event]), *healthy],
+        ungrouped=[instance(group="gone")],
+        problems=[event],
+        unknown_vms=[],
     )
-    output.console().print(tree.draw(HERE, shown, now=NOW))
+    output.console().print(status_tree.draw(HERE, shown, now=NOW))
     text = capsys.readouterr().out
     assert "● shard a  leader s1 (epoch 7)  20/21 groups healthy, 1/2 instances ready" in text
     assert "error: quota \\x1b[2J reached" in text
@@ -339,24 +345,29 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
     assert not shown.healthy
 
 
-def test_many_troubles_of_one_kind_do_not_hide_when_a_group_tries_again() -> None:
-    def told(seconds: int, reason: str) -> records.Record:
+def test_many_problems_of_one_kind_do_not_hide_a_retry() -> None:
+    def event(seconds: int, reason: str) -> records.Record:
         return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, group="web", reason=reason))
 
-    events = [told(1, "gone"), told(2, "unregistered"), told(3, "back-off"), *(told(n, "unregistered") for n in (4, 5))]
-    shown = overview.view(group(size=2), (), [*events, told(6, "spot-termination")])
-    assert [each["reason"] for each in shown.trouble] == ["back-off", "unregistered", "spot-termination"]
-    assert shown.trouble[1]["time"].endswith(":05.000Z")
+    events = [
+        event(1, "gone"),
+        event(2, "unregistered"),
+        event(3, "back-off"),
+        *(event(n, "unregistered") for n in (4, 5)),
+    ]
+    shown = overview.group_view(group(size=2), (), [*events, event(6, "spot-termination")])
+    assert [each["reason"] for each in shown.problems] == ["back-off", "unregistered", "spot-termination"]
+    assert shown.problems[1]["time"].endswith(":05.000Z")
 
 
 def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    def told(seconds: int, reason: str, message: str) -> records.Record:
+    def event(seconds: int, reason: str, message: str) -> records.Record:
         return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, reason=reason, message=message))
 
-    events = [told(1, "mass-absence", "begins"), told(2, "throttled", "slow"), told(3, "mass-absence", "is over")]
+    events = [event(1, "mass-absence", "begins"), event(2, "throttled", "slow"), event(3, "mass-absence", "is over")]
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
     output.console().print(
-        tree.draw(HERE, overview.ShardView(config, [], left=[], trouble=events, unknown=[]), now=NOW)
+        status_tree.draw(HERE, overview.ShardView(config, [], ungrouped=[], problems=events, unknown_vms=[]), now=NOW)
     )
     text = capsys.readouterr().out
     assert "begins" not in text
@@ -375,10 +386,10 @@ def test_a_deadline_on_another_day_has_its_date() -> None:
     assert notes(86400) == ["until 2027-01-16 08:00Z"]
 
 
-def test_equal_creations_are_one_row_and_long_words_are_said_once() -> None:
+def test_equal_creations_are_one_row_and_long_messages_are_shown_once() -> None:
     def action(act: str, id: str = "", message: str = "short") -> records.Record:
-        told = operator_pb2.PlannedAction(action=act, instance_id=id, reason="r", message=message)
-        return records.action(HERE, told)
+        event = operator_pb2.PlannedAction(action=act, instance_id=id, reason="r", message=message)
+        return records.action(HERE, event)
 
     long = "a message of many words"
     rows = records.plan_rows(
@@ -403,9 +414,9 @@ def test_events_of_several_shards_are_merged_by_time() -> None:
     def events(*times: int) -> list[Any]:
         return [operator_pb2.Event(time_unix_ms=time, id=time) for time in times]
 
-    merged = history.merged([(ShardId("a"), events(1, 4)), (ShardId("b"), events(2, 3))], limit=3)
+    merged = history.merge_events([(ShardId("a"), events(1, 4)), (ShardId("b"), events(2, 3))], limit=3)
     assert [each["shard"] for each in merged] == ["b", "b", "a"]
-    assert history.merged([(ShardId("a"), events(1, 4))], limit=0) == []
+    assert history.merge_events([(ShardId("a"), events(1, 4))], limit=0) == []
 
 
 EVENT = {
@@ -419,12 +430,12 @@ EVENT = {
 
 
 def test_event_lines_are_one_line_in_a_pipe_and_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = click.unstyle(event_lines.Printer("table", several=True).one(EVENT))
+    line = click.unstyle(event_printer.Printer("table", several=True).one(EVENT))
     assert line.startswith("11-15 10:07:28Z  gone              a/web: evil \\x1b[2J\\ntext word")
     assert line.count("\n") == 1
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    wrapped = click.unstyle(event_lines.Printer("table", several=False).one(EVENT)).splitlines()
+    wrapped = click.unstyle(event_printer.Printer("table", several=False).one(EVENT)).splitlines()
     assert len(wrapped) > 2
     assert all(len(each) <= 80 for each in wrapped)
     assert all(each.startswith(" " * 35) for each in wrapped[1:])

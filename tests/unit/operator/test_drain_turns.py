@@ -23,9 +23,9 @@ RUNS = pb.InstanceEvent(instance_id=NODE, provider_id=f"dev:///{NODE}", state="r
 
 
 class OneShard:
-    """Of a cluster with one node, which is told that its drains are done."""
+    """Of a cluster with one node, which gets acknowledgments of drains."""
 
-    name, synced, trouble = "a", True, ""
+    name, synced, unsynced_reason = "a", True, ""
     groups: dict[str, pb.GroupStatus] = {}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class World:
 
     def hear(self, event: pb.InstanceEvent) -> None:
         self.shard.instances[NODE] = event
-        self.drains.instance_changed("a", event)
+        self.drains.on_instance_change("a", event)
 
     async def cordoned(self) -> bool:
         return bool((await self.person.get(kinds.NODE, NODE)).get("spec", {}).get("unschedulable"))

@@ -39,12 +39,12 @@ def test_the_documents_example() -> None:
     assert list(found.shards) == ["us-west-2a", "us-east-1a"]
 
 
-def test_the_tenant_is_default_unless_told() -> None:
+def test_the_tenant_has_a_default() -> None:
     assert parse(GOOD.replace("tenant: default\n", "").encode(), source="x").tenant == "default"
 
 
 @pytest.mark.parametrize(
-    ("text", "faults"),
+    ("text", "problems"),
     [
         ("", ["the file is empty"]),
         ("- a", ["line 1: the file: expected a map", "cluster_id is missing", "shards is missing"]),
@@ -57,8 +57,8 @@ def test_the_tenant_is_default_unless_told() -> None:
         ("shards: {b: {registration_addr: h:1, operator_addr: h:1}}", ["cluster_id is missing"]),
         (GOOD.replace("tenant", "tennant"), ["line 2: the file: unknown key 'tennant'"]),
         (GOOD + "more: 1\n", ["line 10: the file: unknown key 'more'"]),
-        (GOOD + "tenant: x\n", ["line 10: the file: tenant is there twice"]),
-        (GOOD.replace("us-east-1a", "us-west-2a"), ["line 7: shards: us-west-2a is there twice"]),
+        (GOOD + "tenant: x\n", ["line 10: the file: tenant appears twice"]),
+        (GOOD.replace("us-east-1a", "us-west-2a"), ["line 7: shards: us-west-2a appears twice"]),
         (GOOD.replace("us-east-1a", "Us--East"), ["shards.Us--East: expected a shard ID"]),
         (GOOD.replace('operator_addr: "10.0.0.1', 'operator: "10.0.0.1'), ["line 6", "operator_addr is missing"]),
         (GOOD.replace("10.0.0.1:8993", "10.0.0.1"), ["line 6: shards.us-west-2a.operator_addr: expected host:port"]),
@@ -78,11 +78,11 @@ def test_the_tenant_is_default_unless_told() -> None:
         ("a: &a [*a]\nb: *a", ["unknown key 'a'", "unknown key 'b'"]),
     ],
 )
-def test_every_fault_is_told_with_its_line(text: str, faults: list[str]) -> None:
+def test_every_problem_is_reported_with_its_line(text: str, problems: list[str]) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         parse(text.encode(), source="config.yaml")
-    for fault in faults:
-        assert fault in str(refused.value)
+    for problem in problems:
+        assert problem in str(refused.value)
     assert str(refused.value).startswith("config.yaml: ")
     assert "\n" not in str(refused.value)
 
@@ -95,12 +95,12 @@ def test_any_bytes_are_taken_or_refused_but_never_break_it(content: bytes) -> No
 
 
 def test_a_missing_file_is_one_fatal_line(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match=r"nothing\.yaml is missing; mount it there or name it with --config"):
+    with pytest.raises(FatalError, match=r"nothing\.yaml is missing; mount it there or set --config"):
         config_file.load(tmp_path / "nothing.yaml")
     with pytest.raises(FatalError, match="cannot be read"):
         config_file.load(tmp_path)
     (tmp_path / "bad").write_text("x: 1")
-    with pytest.raises(FatalError, match=r"not valid: .*unknown key 'x'"):
+    with pytest.raises(FatalError, match=r"invalid: .*unknown key 'x'"):
         config_file.load(tmp_path / "bad")
 
 

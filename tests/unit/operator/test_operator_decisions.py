@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from nstance.kube.port import Object
 from nstance.operator.controllers import drains, importing, machines, nodes, pods, pools, resources, shard_groups
-from nstance.operator.controllers.spread import spread
 from nstance.v1 import operator_pb2 as pb
 
 names = st.text("abc", min_size=1, max_size=3)
@@ -28,12 +27,12 @@ names = st.text("abc", min_size=1, max_size=3)
     ],
 )
 def test_replicas_are_spread(replicas: int, shards: list[str], expected: dict[str, int]) -> None:
-    assert spread(replicas, shards) == expected
+    assert pools.spread(replicas, shards) == expected
 
 
 @given(st.integers(0, 10_000), st.lists(names, min_size=1))
 def test_nothing_is_lost_in_spreading(replicas: int, shards: list[str]) -> None:
-    parts = list(spread(replicas, shards).values())
+    parts = list(pools.spread(replicas, shards).values())
     assert sum(parts) == replicas
     assert max(parts) - min(parts) <= 1
     assert parts == sorted(parts, reverse=True)
@@ -80,17 +79,16 @@ def test_a_merge_change_does_what_it_says_and_nothing_twice(old: Object, wanted:
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
-    said = [resources.Condition("Ready", False, "Scaling", "1 of 2")]
-    first = resources.merge_conditions(None, said, generation=1, now=0.0)
-    again = resources.merge_conditions(
-        [*first, {"type": "Other", "status": "True"}],
-        [resources.Condition("Ready", False, "Scaling", "still")],
-        generation=2,
-        now=60.0,
-    )
+    def merge(old: list[Object], condition: resources.Condition, generation: int, now: float) -> list[Object]:
+        item = {"metadata": {"generation": generation}, "status": {"conditions": old}}
+        return resources.merge_conditions(item, [condition], now=now)
+
+    first = merge([], resources.Condition("Ready", False, "Scaling", "1 of 2"), 1, 0.0)
+    other = {"type": "Other", "status": "True"}
+    again = merge([*first, other], resources.Condition("Ready", False, "Scaling", "still"), 2, 60.0)
     assert again[0] == first[0] | {"message": "still", "observedGeneration": 2}
-    assert again[1] == {"type": "Other", "status": "True"}
-    turned = resources.merge_conditions(again, [resources.Condition("Ready", True, "AllReady")], generation=2, now=90.0)
+    assert again[1] == other
+    turned = merge(again, resources.Condition("Ready", True, "AllReady"), 2, 90.0)
     assert turned[0]["lastTransitionTime"] == "1970-01-01T00:01:30Z"
 
 
@@ -122,7 +120,7 @@ def test_what_is_sent_to_a_shard(spec: Object, found: pb.GroupStatus | None, sen
     assert shard_groups.config_to_send(spec, found) == (None if sent is None else pb.GroupConfig(**sent))
 
 
-def test_what_a_static_group_cannot_be_told() -> None:
+def test_what_a_static_group_cannot_change() -> None:
     spec = {"template": "other", "subnetPool": "main"}
     found = group(subnet_pool="main", static=True)
     assert shard_groups.fixed_differences(spec, found) == ["template is 'web' there and 'other' here"]
@@ -130,7 +128,7 @@ def test_what_a_static_group_cannot_be_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "reason", "message"),
+    ("instance", "status", "reason", "message"),
     [
         (pb.InstanceEvent(state="running", ready=True), True, "Running", ""),
         (pb.InstanceEvent(state="running", not_ready="failing checks: up"), False, "NotReady", "failing checks: up"),
@@ -139,8 +137,8 @@ def test_what_a_static_group_cannot_be_told() -> None:
         (pb.InstanceEvent(state="draining", reason="expiry"), False, "Leaving", "expiry"),
     ],
 )
-def test_when_a_machine_is_ready(said: pb.InstanceEvent, status: bool, reason: str, message: str) -> None:
-    assert machines.condition(said) == resources.Condition("Ready", status, reason, message)
+def test_when_a_machine_is_ready(instance: pb.InstanceEvent, status: bool, reason: str, message: str) -> None:
+    assert machines.condition(instance) == resources.Condition("Ready", status, reason, message)
 
 
 def test_where_a_size_comes_from_is_shown() -> None:
@@ -312,9 +310,9 @@ POOL = {"group": "web", "shards": ["a"]}
     ],
 )
 def test_a_pool_that_cannot_be_read(pool: Object, replicas: object, why: str) -> None:
-    said = pools.find_problem({"spec": pool}, {"spec": {"replicas": replicas}})
-    assert why in said
-    assert bool(said) == bool(why)
+    problem = pools.find_problem({"spec": pool}, {"spec": {"replicas": replicas}})
+    assert why in problem
+    assert bool(problem) == bool(why)
 
 
 @pytest.mark.parametrize(
@@ -330,9 +328,9 @@ def test_a_pool_that_cannot_be_read(pool: Object, replicas: object, why: str) ->
     ],
 )
 def test_a_shard_group_that_cannot_be_read(spec: Object, why: str) -> None:
-    said = shard_groups.find_problem({"metadata": {"name": "web--a"}, "spec": spec})
-    assert why in said
-    assert bool(said) == bool(why)
+    problem = shard_groups.find_problem({"metadata": {"name": "web--a"}, "spec": spec})
+    assert why in problem
+    assert bool(problem) == bool(why)
 
 
 @pytest.mark.parametrize("group", [7, ["web"], {"name": "web"}, None, ""])

@@ -120,9 +120,8 @@ def test_variables() -> None:
         NSTANCE_CAPI_SERVICEACCOUNT="f",
         NSTANCE_K8S_JSON="true",
     ).environment
-    names = found.names("ns")
-    assert (names.namespace, names.ca_configmap, names.cert_secret) == ("ns", "a", "b")
-    assert (names.key_secret, names.nonce_secret, found.service_account) == ("c", "d.e", "f")
+    assert (found.namespace, found.ca_configmap, found.cert_secret) == ("capi", "a", "b")
+    assert (found.key_secret, found.nonce_secret, found.service_account) == ("c", "d.e", "f")
 
 
 @pytest.mark.parametrize(

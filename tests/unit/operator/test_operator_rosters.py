@@ -64,7 +64,7 @@ def test_a_vm_is_named_as_its_node_names_it(found: Object | None, named: str) ->
     nodes = nodes_of(mirror)
     if found is not None:
         mirror.put(found["metadata"]["name"], found)
-    assert nodes.named("web-1", "i-1") == named
+    assert nodes.provider_id_of("web-1", "i-1") == named
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -104,49 +104,49 @@ def event(state: str = "running", *, vm_gone: bool = False, on_demand: bool = Fa
 )
 def test_a_vm_is_listed_until_it_is_gone(last: pb.InstanceEvent, listed: list[str]) -> None:
     """It does not count from the moment on that it drains; a Node deleted then would be deleted under its pods."""
-    told: list[tuple[str, str]] = []
-    rosters = Rosters(nodes_of(NodeMirror()), lambda *key: told.append(key))
-    rosters.last_seen("a", event())
-    assert rosters.listed("a", "web", ["i-1", "i-2"]) == ["i-1", "i-2"]
-    rosters.last_seen("a", last)
-    assert rosters.listed("a", "web", []) == listed
-    assert told == [("a", "web")] * (1 if listed else 2)
+    changes: list[tuple[str, str]] = []
+    rosters = Rosters(nodes_of(NodeMirror()), lambda *key: changes.append(key))
+    rosters.update("a", event())
+    assert rosters.provider_ids("a", "web", ["i-1", "i-2"]) == ["i-1", "i-2"]
+    rosters.update("a", last)
+    assert rosters.provider_ids("a", "web", []) == listed
+    assert changes == [("a", "web")] * (1 if listed else 2)
 
 
 def test_instances_on_demand_are_not_the_pools() -> None:
     rosters = Rosters(nodes_of(NodeMirror()), lambda *key: None)
-    rosters.last_seen("a", event(on_demand=True))
-    assert rosters.listed("a", "web", []) == []
+    rosters.update("a", event(on_demand=True))
+    assert rosters.provider_ids("a", "web", []) == []
 
 
 def test_a_shard_that_was_removed_is_forgotten() -> None:
     rosters = Rosters(nodes_of(NodeMirror()), lambda *key: None)
-    rosters.last_seen("a", event())
-    rosters.last_seen("b", event())
-    rosters.forget("a")
-    assert (rosters.listed("a", "web", []), rosters.listed("b", "web", [])) == ([], ["i-1"])
+    rosters.update("a", event())
+    rosters.update("b", event())
+    rosters.remove_shard("a")
+    assert (rosters.provider_ids("a", "web", []), rosters.provider_ids("b", "web", [])) == ([], ["i-1"])
 
 
 def test_nothing_is_listed_before_the_nodes_were_read() -> None:
     mirror = NodeMirror()
     mirror.synced.clear()
     rosters = Rosters(nodes_of(mirror), lambda *key: None)
-    rosters.last_seen("a", event())
-    assert rosters.listed("a", "web", ["i-1"]) is None
+    rosters.update("a", event())
+    assert rosters.provider_ids("a", "web", ["i-1"]) is None
 
 
-def test_a_node_that_comes_is_told_and_a_heartbeat_is_not() -> None:
-    mirror, told = NodeMirror(), list[tuple[str, str]]()
-    rosters = Rosters(nodes_of(mirror), lambda *key: told.append(key))
-    rosters.last_seen("a", event())
-    told.clear()
+def test_a_new_node_is_a_change_and_a_heartbeat_is_not() -> None:
+    mirror, changes = NodeMirror(), list[tuple[str, str]]()
+    rosters = Rosters(nodes_of(mirror), lambda *key: changes.append(key))
+    rosters.update("a", event())
+    changes.clear()
     mirror.put("ip-10-0-0-1", node("ip-10-0-0-1", vm="aws:///zone/i-1"))
-    assert told == [("a", "web")]
-    assert rosters.listed("a", "web", ["i-1"]) == ["aws:///zone/i-1"]
+    assert changes == [("a", "web")]
+    assert rosters.provider_ids("a", "web", ["i-1"]) == ["aws:///zone/i-1"]
     mirror.put("ip-10-0-0-1", node("ip-10-0-0-1", vm="aws:///zone/i-1", phase="Running"))
-    assert told == [("a", "web")]
+    assert changes == [("a", "web")]
     mirror.put("ip-10-0-0-1", None)
-    assert told == [("a", "web")] * 2
+    assert changes == [("a", "web")] * 2
 
 
 REACHABLE = {"conditions": [{"type": "ShardReachable", "status": "True"}]}
@@ -165,6 +165,6 @@ def test_a_pool_is_ready_for_cluster_api_once_and_for_all(before: Object, group:
     pool = {"metadata": {"name": "web"}, "spec": {"group": "web", "shards": ["a"]}, "status": before}
     machine_pool = {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
     parts = [{"metadata": {"name": "web--a"}, "spec": {"shard": "a"}, "status": group}]
-    told, [condition] = pools.summarize(pool, machine_pool, parts)
-    assert (told["ready"], told.get("initialization")) == (ready, {"provisioned": True} if ready else None)
+    status, condition = pools.summarize(pool, machine_pool, parts)
+    assert (status["ready"], status.get("initialization")) == (ready, {"provisioned": True} if ready else None)
     assert condition.holds is False

@@ -94,7 +94,7 @@ STATIC = {"isStatic": True}
         ),
         pytest.param(
             request("NstanceMachineTemplate", {"spec": {"template": {"spec": {"group": "db"}}}}, TEMPLATE),
-            ["spec cannot be changed", "make a new NstanceMachineTemplate"],
+            ["spec cannot be changed", "create a new NstanceMachineTemplate"],
             id="templates are for ever",
         ),
         pytest.param(request("NstanceMachineTemplate", copy.deepcopy(TEMPLATE), TEMPLATE), [], id="labels only"),

@@ -1,1 +1,1 @@
-"""What the cluster commands do: storage and secrets directly, without a server."""
+"""The work of the cluster commands, on object storage and secrets."""

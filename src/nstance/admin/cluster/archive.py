@@ -1,6 +1,6 @@
-"""The file that a backup is: a compressed tar of objects, and last a manifest with the checksum of each.
+"""The file format of a backup: a compressed tar of objects, and last a manifest with their checksums.
 
-It is read without being unpacked: the names in it are keys of objects, never paths.
+It is never unpacked to disk: the names in it are object keys, not paths.
 """
 
 import gzip
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nstance.admin import failures
+from nstance.admin import errors
 
 VERSION = 1
 MANIFEST = "nstance-backup.json"
@@ -23,7 +23,7 @@ MAX_OBJECT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardState:
-    """How far a shard's journal was read."""
+    """The end of a shard's journal."""
 
     slot: int
     epoch: int
@@ -60,7 +60,7 @@ class Writer:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Writer]:
-    """The file is there only if everything was written."""
+    """The file appears only if everything was written."""
     draft = path.with_name(f".{path.name}.new")
     try:
         with open(draft, "xb") as raw:
@@ -73,35 +73,37 @@ def writing(path: Path) -> Iterator[Writer]:
 
 
 def bodies(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Every object with its key; the manifest is the last one."""
+    """Every object with its key; the manifest comes last."""
     try:
         with tarfile.open(path, mode="r:gz") as tar:
             for member in tar:
                 file = tar.extractfile(member) if member.isfile() and member.size <= MAX_OBJECT_BYTES else None
                 if file is None:
-                    raise failures.Refused(f"{path} is not a backup of Nstance: {member.name[:100]!r} is not an object")
+                    raise errors.CommandError(
+                        f"{path} is not a backup of Nstance: {member.name[:100]!r} is not an object"
+                    )
                 yield member.name, file.read()
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, OSError, ValueError) as problem:
-        raise failures.Refused(f"failed to read backup {path}: {problem}") from problem
+        raise errors.CommandError(f"failed to read backup {path}: {problem}") from problem
 
 
 def verify(path: Path) -> Manifest:
-    """Read all of it and compare the checksums. Raises failures.Refused."""
+    """Reads the file and compares the checksums. Raises CommandError."""
     found: dict[str, str] = {}
     manifest: Manifest | None = None
     for key, body in bodies(path):
         if manifest is not None:
-            raise failures.Refused(f"{path} is damaged: it goes on after its manifest")
+            raise errors.CommandError(f"{path} is damaged: data follows its manifest")
         if key == MANIFEST:
             manifest = _decode(path, body)
         elif key in found:
-            raise failures.Refused(f"{path} is damaged: it has {key} twice")
+            raise errors.CommandError(f"{path} is damaged: {key} appears twice")
         else:
             found[key] = hashlib.sha256(body).hexdigest()
     if manifest is None:
-        raise failures.Refused(f"{path} is damaged or cut off: it has no manifest")
+        raise errors.CommandError(f"{path} is damaged or truncated: it has no manifest")
     if wrong := sorted(k for k in {*found, *manifest.objects} if found.get(k) != manifest.objects.get(k)):
-        raise failures.Refused(f"{path} is damaged: {wrong[0]} does not have its checksum ({len(wrong)} such objects)")
+        raise errors.CommandError(f"{path} is damaged: {wrong[0]} has a wrong checksum ({len(wrong)} such objects)")
     return manifest
 
 
@@ -109,7 +111,9 @@ def _decode(path: Path, body: bytes) -> Manifest:
     try:
         raw: dict[str, Any] = json.loads(body)
         if raw["v"] != VERSION:
-            raise failures.Refused(f"{path} has version {raw['v']}, this program knows version {VERSION}: upgrade it")
+            raise errors.CommandError(
+                f"{path} has version {raw['v']}, this program knows version {VERSION}: upgrade it"
+            )
         return Manifest(
             cluster=str(raw["cluster"]),
             created=float(raw["created"]),
@@ -117,4 +121,4 @@ def _decode(path: Path, body: bytes) -> Manifest:
             objects={str(key): str(checksum) for key, checksum in raw["objects"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise failures.Refused(f"{path} is damaged: its manifest cannot be read: {problem!r}") from problem
+        raise errors.CommandError(f"{path} is damaged: its manifest cannot be read: {problem!r}") from problem

@@ -1,13 +1,14 @@
-"""The cluster's CA, the key that nonces are signed with, and the key that everything is sealed with."""
+"""The cluster's CA, the key that signs nonces, and encryption with a new key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from nstance.admin import failures, output
-from nstance.admin.cluster.opened import opened
+from nstance.admin import errors, output
+from nstance.admin.cluster.storage import open_storage
 from nstance.admin.options import Target
 from nstance.authority import keyset, rotation
 from nstance.objects import settle
@@ -17,86 +18,92 @@ from nstance.pki import ca, fields
 
 async def bundle(target: Target) -> bytes:
     """The CA certificates in PEM. Needs no key."""
-    async with opened(target) as cluster:
+    async with open_storage(target) as cluster:
         await cluster.cluster()
         stored = await settle.read(cluster.store, cluster.places.ca_certificate)
         if stored is None:
-            raise failures.Refused(f"there is no {cluster.places.ca_certificate}; start a server of the cluster first")
+            raise errors.CommandError(
+                f"there is no {cluster.places.ca_certificate}; start a server of the cluster first"
+            )
         return stored.body
 
 
 async def show(target: Target) -> list[output.Row]:
-    """Newest first, with who signs now."""
-    async with opened(target) as cluster:
+    """Newest first, with the one that signs."""
+    async with open_storage(target) as cluster:
         authority = await cluster.authority()
         return _rows(authority.cas, cluster.clock.wall())
 
 
 async def rotate(target: Target, *, life: float | None) -> list[output.Row]:
-    """The new CA gets the old one's subject and life."""
-    async with opened(target) as cluster:
-        present = (await cluster.authority()).cas[0].ca.certificate
-        lived = (present.not_valid_after_utc - present.not_valid_before_utc).total_seconds() - ca.SERVER_BACKDATE
+    """The new CA gets the subject and, by default, the lifetime of the current one."""
+    async with open_storage(target) as cluster:
+        current = (await cluster.authority()).cas[0].ca.certificate
+        lifetime = (current.not_valid_after_utc - current.not_valid_before_utc).total_seconds() - ca.SERVER_BACKDATE
         cas = await rotation.rotate_ca(
             await cluster.vault(),
             cluster.places,
             clock=cluster.clock,
-            subject=_subject(present.subject),
-            life=lived if life is None else life,
+            subject=_subject(current.subject),
+            life=lifetime if life is None else life,
         )
-        return _unmade(target, _rows(cas, cluster.clock.wall()))
+        return _without_random_values(target, _rows(cas, cluster.clock.wall()))
 
 
 async def nonce_keys(target: Target) -> list[output.Row]:
-    """Newest first, with which one signs now."""
-    async with opened(target) as cluster:
+    """Newest first, with the one that signs."""
+    async with open_storage(target) as cluster:
         return _key_rows((await cluster.authority()).nonce_keys, cluster.clock.wall())
 
 
 async def rotate_nonce_key(target: Target) -> list[output.Row]:
-    async with opened(target) as cluster:
-        await cluster.authority()  # with a wrong --cluster-id or key nothing is touched
+    async with open_storage(target) as cluster:
+        await cluster.authority()  # fails early with a wrong --cluster-id or key
         found = await rotation.rotate_nonce_key(await cluster.vault(), cluster.places, clock=cluster.clock)
-        return _unmade(target, _key_rows(found, cluster.clock.wall()))
+        return _without_random_values(target, _key_rows(found, cluster.clock.wall()))
 
 
-def _unmade(target: Target, rows: list[output.Row]) -> list[output.Row]:
-    """The newest was made for show only: another one will get another number."""
+def _without_random_values(target: Target, rows: list[output.Row]) -> list[output.Row]:
+    """In a dry run the newest entry is not kept, so its number means nothing."""
     if not target.dry_run:
         return rows
     return [{**rows[0], **dict.fromkeys(("kid", "serial", "sha256") & rows[0].keys())}, *rows[1:]]
 
 
-def _key_rows(dated: Sequence[keyset.DatedKey], now: float) -> list[output.Row]:
-    signer = next((key for key in dated if key.signs_from <= now), dated[-1])
-    return [
-        {
-            "kid": key.kid,
-            "use": "signs" if key is signer else "next" if key.signs_from > now else "accepted",
-            "signs_from": output.when(key.signs_from or None),
-        }
-        for key in dated
-    ]
-
-
 async def rekey(target: Target) -> Sequence[Key]:
-    async with opened(target) as cluster:
-        await cluster.authority()  # with a wrong --cluster-id or key nothing is touched
+    async with open_storage(target) as cluster:
+        await cluster.authority()  # fails early with a wrong --cluster-id or key
         return await rotation.rekey(await cluster.vault(), cluster.places)
 
 
+Dated = TypeVar("Dated", keyset.DatedCa, keyset.DatedKey)
+
+
+def _uses(dated: Sequence[Dated], now: float, retired: str) -> Iterator[tuple[Dated, str]]:
+    """Each with its use; newest first. `retired` is what those are good for that signed before."""
+    signer = next((each for each in dated if each.signs_from <= now), dated[-1])
+    for each in dated:
+        yield each, "signs" if each is signer else "next" if each.signs_from > now else retired
+
+
+def _key_rows(dated: Sequence[keyset.DatedKey], now: float) -> list[output.Row]:
+    return [
+        {"kid": key.kid, "use": use, "signs_from": output.timestamp(key.signs_from or None)}
+        for key, use in _uses(dated, now, "accepted")
+    ]
+
+
 def _rows(cas: Sequence[keyset.DatedCa], now: float) -> list[output.Row]:
-    signer = next((dated for dated in cas if dated.signs_from <= now), cas[-1])
-    return [_row(dated, dated is signer, now) for dated in cas]
+    return [_row(dated, use) for dated, use in _uses(cas, now, "trusted")]
 
 
-def _row(dated: keyset.DatedCa, signs: bool, now: float) -> output.Row:
+def _row(dated: keyset.DatedCa, use: str) -> output.Row:
     certificate = dated.ca.certificate
     return {
         "subject": certificate.subject.rfc4514_string(),
-        "use": "signs" if signs else "next" if dated.signs_from > now else "trusted",
-        "signs_from": output.when(dated.signs_from or certificate.not_valid_before_utc.timestamp()),
-        "expires": output.when(dated.ca.expires),
+        "use": use,
+        "signs_from": output.timestamp(dated.signs_from or certificate.not_valid_before_utc.timestamp()),
+        "expires": output.timestamp(dated.ca.expires),
         "serial": f"{certificate.serial_number:032x}",
         "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
     }

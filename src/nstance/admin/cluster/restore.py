@@ -1,9 +1,9 @@
-"""`cluster restore`: put a backup into a bucket, so that servers start from it.
+"""`cluster restore`: writes a backup into a bucket, so that servers start from it.
 
-Everything is verified before the first write and after the last one. While it is under way the lease demands a journal
-that is longer than any: a server that is started too early refuses to lead instead of leading on half a journal. The new
-lease keeps the highest epoch that was ever used, so that no epoch is used twice. The cluster's objects that are there
-already stay (an operator that was revoked since the backup stays revoked).
+The backup is verified before the first write and after the last one. In between, the lease demands a journal that is longer
+than any: a server that is started too early refuses to lead instead of using half a journal. The new lease keeps the
+highest epoch that was ever used, so that no epoch is used twice. Existing objects of the cluster stay: an operator that was
+revoked since the backup stays revoked.
 """
 
 import hashlib
@@ -11,29 +11,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nstance.admin import failures
+from nstance.admin import errors
 from nstance.admin.cluster import archive
 from nstance.admin.cluster.archive import Manifest
-from nstance.admin.cluster.opened import Opened, opened
+from nstance.admin.cluster.storage import ClusterStorage, open_storage
 from nstance.admin.options import Target
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId
 from nstance.objects import journal, lease, settle, slots
 from nstance.objects.port import Key, Stored
 
-NEVER_REACHED = 10**18  # slots
+UNREACHABLE_SLOT = 10**18
 MARGIN_SECONDS = 1.0
 PROGRESS_EVERY = 200  # objects
 
-Progress = Callable[[int, str], None]
+OnProgress = Callable[[int, str], None]  # objects done, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """What the person has allowed beyond the usual."""
+    """What the user explicitly allowed."""
 
-    overwrite: bool = False  # the shards of the backup are in the bucket already
-    running: bool = False  # a server seems to lead one of them
+    overwrite: bool = False  # replace shards that are in the bucket already
+    running: bool = False  # although a server seems to lead one of them
 
 
 @dataclass(slots=True)
@@ -42,13 +42,13 @@ class Outcome:
     written: int = 0
     same: int = 0
     removed: int = 0
-    kept: list[str] = field(default_factory=list)  # the cluster's objects that are there with another content
+    kept: list[str] = field(default_factory=list)  # the cluster's objects that the bucket has with other content
 
 
-async def restore(target: Target, path: Path, allowed: Permission, progress: Progress) -> Outcome:
+async def restore(target: Target, path: Path, permission: Permission, on_progress: OnProgress) -> Outcome:
     manifest = archive.verify(path)
-    async with opened(target, create=True) as place:
-        work = _Restore(place, manifest, allowed, progress)
+    async with open_storage(target, create=True) as place:
+        work = _Restore(place, manifest, permission, on_progress)
         leases = await work.check()
         blocked = {name: await work.block(name, seen) for name, seen in leases.items()}
         await work.write(path)
@@ -59,59 +59,63 @@ async def restore(target: Target, path: Path, allowed: Permission, progress: Pro
 
 
 class _Restore:
-    def __init__(self, place: Opened, manifest: Manifest, allowed: Permission, progress: Progress) -> None:
+    def __init__(
+        self, place: ClusterStorage, manifest: Manifest, permission: Permission, on_progress: OnProgress
+    ) -> None:
         self._place = place
         self._store = place.store
         self._manifest = manifest
-        self._allowed = allowed
-        self._progress = progress
+        self._permission = permission
+        self._on_progress = on_progress
         self.outcome = Outcome(manifest)
 
     async def check(self) -> dict[ShardId, Stored | None]:
-        """Refuse before anything is written. Returns the leases as they are."""
+        """Before anything is written. Returns the current leases."""
         owner = await self._place.owner()
         if owner is not None and self._manifest.cluster and owner != self._manifest.cluster:
-            raise failures.Refused(
+            raise errors.CommandError(
                 f"the backup is of cluster {self._manifest.cluster}, but {self._store!r} belongs to cluster {owner}"
             )
         await self._check_authority()
         leases = {}
         for name in map(ShardId, self._manifest.shards):
-            if not self._allowed.overwrite:
+            if not self._permission.overwrite:
                 async for key in self._store.list(f"shard/{name}/"):
-                    raise failures.Refused(
-                        f"shard {name} is in {self._store!r} already (there is {key}); --overwrite replaces its state"
+                    raise errors.CommandError(
+                        f"shard {name} is in {self._store!r} already (it has {key}); --overwrite replaces its state"
                     )
             leases[name] = await self._check_leader(name)
         return leases
 
     async def _check_authority(self) -> None:
-        """Agents and servers trust one CA: a backup does not take another one's place."""
+        """Agents and servers trust the bucket's CA: a backup does not replace it."""
         key = storage_keys.ca_sealed(prefix=self._place.places.prefix)
         found, wanted = await settle.read(self._store, key), self._manifest.objects.get(key)
         if found is not None and wanted is not None and hashlib.sha256(found.body).hexdigest() != wanted:
-            self._progress(0, f"{key} is another one than in the backup: the one in the bucket stays")
+            self._on_progress(0, f"{key} differs from the backup: the one in the bucket stays")
 
     async def _check_leader(self, name: ShardId) -> Stored | None:
         key = storage_keys.lease(name)
         found = await settle.read(self._store, key)
-        if found is None or self._allowed.running:
+        if found is None or self._permission.running:
             return found
         try:
             held = lease.decode(found.body)
         except lease.BadLeaseError as problem:
-            raise failures.Refused(f"shard {name}: {problem}") from problem
+            raise errors.CommandError(f"shard {name}: {problem}") from problem
         if not held.free:
-            self._progress(0, f"shard {name}: waiting {held.length:.0f} s to see whether {held.holder.server} leads it")
+            self._on_progress(
+                0, f"shard {name}: waiting {held.length:.0f} s to see whether {held.holder.server} leads it"
+            )
             await self._place.clock.sleep(held.length + MARGIN_SECONDS)
             now = await settle.read(self._store, key)
             if now is None or now.version != found.version:
-                raise failures.Refused(f"{held.holder.server} leads shard {name}: stop its servers first")
+                raise errors.CommandError(f"{held.holder.server} leads shard {name}: stop its servers first")
         return found
 
     async def block(self, name: ShardId, seen: Stored | None) -> Stored:
-        """From here on no server can lead the shard."""
-        return await self._write_lease(name, seen, tail=NEVER_REACHED)
+        """From now on no server can lead the shard."""
+        return await self._write_lease(name, seen, tail=UNREACHABLE_SLOT)
 
     async def unblock(self, name: ShardId, seen: Stored) -> None:
         await self._write_lease(name, seen, tail=self._manifest.shards[name].slot)
@@ -119,29 +123,29 @@ class _Restore:
     async def _write_lease(self, name: ShardId, seen: Stored | None, *, tail: int) -> Stored:
         state = self._manifest.shards[name]
         holder = lease.Holder(server="nstance-admin", incarnation=self._operation())
-        made = lease.Lease(
+        written = lease.Lease(
             epoch=state.epoch, sequence=1, op=self._operation(), holder=holder, free=True, length=2.0, promise=2.2
         )
         if seen is not None:
-            known = lease.decode(seen.body)
-            made = replace(
-                made,
-                epoch=max(known.epoch, state.epoch),
-                sequence=known.sequence + 1,
-                length=known.length,
-                promise=known.promise,
+            previous = lease.decode(seen.body)
+            written = replace(
+                written,
+                epoch=max(previous.epoch, state.epoch),
+                sequence=previous.sequence + 1,
+                length=previous.length,
+                promise=previous.promise,
             )
-        body = lease.encode(replace(made, tail=tail))
+        body = lease.encode(replace(written, tail=tail))
         key = storage_keys.lease(name)
         if seen is None:
             stored = await settle.create_or_adopt(self._store, key, body)
             if stored.body != body:
-                raise failures.Refused(f"shard {name}: a server was started meanwhile; stop it and try again")
+                raise errors.CommandError(f"shard {name}: a server was started in the meantime; stop it and try again")
             return stored
         await settle.replace(self._store, key, body, seen=seen)
-        stored_now = await settle.read(self._store, key)
-        assert stored_now is not None
-        return stored_now
+        replaced = await settle.read(self._store, key)
+        assert replaced is not None
+        return replaced
 
     def _operation(self) -> str:
         return f"{self._place.rng.bits(96):024x}"
@@ -156,7 +160,7 @@ class _Restore:
             await self._put(Key(key), body)
             done += 1
             if done % PROGRESS_EVERY == 0 or done == total:
-                self._progress(done, f"{done} of {total} objects")
+                self._on_progress(done, f"{done} of {total} objects")
 
     async def _put(self, key: Key, body: bytes) -> None:
         found = await settle.read(self._store, key)
@@ -169,7 +173,7 @@ class _Restore:
             self.outcome.written += 1
 
     async def _remove_newer(self) -> None:
-        """Journal, snapshots and groups that the backup does not have. The log of certificates stays."""
+        """Deletes journal, snapshots and groups that the backup does not have. The log of certificates stays."""
         for name in map(ShardId, self._manifest.shards):
             parts = (storage_keys.journal_prefix(name), storage_keys.snapshot_prefix(name), storage_keys.groups(name))
             for part in parts:
@@ -179,25 +183,25 @@ class _Restore:
                         self.outcome.removed += 1
 
     async def verify(self) -> None:
-        """Read everything back, and each journal as a server would."""
+        """Reads all objects back, and each journal as a server would."""
         kept = set(self.outcome.kept)
         for key, checksum in self._manifest.objects.items():
-            found = await settle.read(self._store, Key(key))
-            if key not in kept and (found is None or hashlib.sha256(found.body).hexdigest() != checksum):
-                raise failures.Refused(f"{key} is not what was written; restore again")
+            stored = await settle.read(self._store, Key(key))
+            if key not in kept and (stored is None or hashlib.sha256(stored.body).hexdigest() != checksum):
+                raise errors.CommandError(f"{key} has changed after it was written; restore again")
         for name, state in self._manifest.shards.items():
             shard = ShardId(name)
-            books = journal.Journal(
+            restored = journal.Journal(
                 self._store,
                 journal_prefix=storage_keys.journal_prefix(shard),
                 snapshot_prefix=storage_keys.snapshot_prefix(shard),
                 clock=self._place.clock,
             )
             try:
-                book, _ = await books.load()
+                found, _ = await restored.load()
             except slots.DamagedError as damage:
-                raise failures.Refused(f"the restored journal of shard {name} cannot be read: {damage}") from damage
-            if book.tail != state.slot:
-                raise failures.Refused(
-                    f"the restored journal of shard {name} ends at slot {book.tail}, not {state.slot}"
+                raise errors.CommandError(f"the restored journal of shard {name} cannot be read: {damage}") from damage
+            if found.tail != state.slot:
+                raise errors.CommandError(
+                    f"the restored journal of shard {name} ends at slot {found.tail}, expected {state.slot}"
                 )

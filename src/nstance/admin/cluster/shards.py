@@ -1,10 +1,10 @@
-"""Which shards a bucket holds, and which tenants they know."""
+"""The shards in a bucket, and their tenants."""
 
 import dataclasses
 from collections.abc import Sequence
 
-from nstance.admin import failures
-from nstance.admin.cluster.opened import Opened, opened
+from nstance.admin import errors
+from nstance.admin.cluster.storage import ClusterStorage, open_storage
 from nstance.config import load, storage_keys
 from nstance.config.errors import ConfigError
 from nstance.model import ids
@@ -26,7 +26,7 @@ async def names(store: ObjectStore) -> list[ShardId]:
         name, below, _ = first.removeprefix(_ROOT).partition("/")
         if below and ids.is_name(name):
             found.append(ShardId(name))
-        after = f"{_ROOT}{name}/~"  # sorts behind everything that a shard has
+        after = f"{_ROOT}{name}/~"  # sorts after all keys of the shard
 
 
 async def _first(store: ObjectStore, after: str) -> str | None:
@@ -35,13 +35,13 @@ async def _first(store: ObjectStore, after: str) -> str | None:
     return None
 
 
-async def check_tenant(cluster: Opened, tenant: TenantId, *, buckets: Sequence[str]) -> None:
-    """Refuses a tenant that no shard knows: its operator could do nothing. `buckets`: where else shards keep theirs."""
+async def check_tenant(cluster: ClusterStorage, tenant: TenantId, *, buckets: Sequence[str]) -> None:
+    """Raises CommandError for a tenant that no shard has: its operator could do nothing. `buckets`: further ones."""
     if tenant == ids.DEFAULT_TENANT:
         return
-    looked, unread = [], []
+    checked, invalid = [], []
     for bucket in dict.fromkeys((cluster.target.bucket, *buckets)):
-        async with opened(dataclasses.replace(cluster.target, bucket=bucket)) as place:
+        async with open_storage(dataclasses.replace(cluster.target, bucket=bucket)) as place:
             for shard in await names(place.store):
                 stored = await settle.read(place.store, storage_keys.config(shard))
                 if stored is None:
@@ -49,12 +49,12 @@ async def check_tenant(cluster: Opened, tenant: TenantId, *, buckets: Sequence[s
                 try:
                     if tenant in load.load(stored.body, shard=shard).tenants:
                         return
-                    looked.append(shard)
+                    checked.append(shard)
                 except ConfigError:
-                    unread.append(shard)
-    where = f"looked at {', '.join(looked)}" if looked else "found no shard's config to look at"
-    broken = f"; not valid: {', '.join(unread)}" if unread else ""
-    raise failures.Refused(
+                    invalid.append(shard)
+    where = f"checked {', '.join(checked)}" if checked else "found no shard's config"
+    broken = f"; invalid: {', '.join(invalid)}" if invalid else ""
+    raise errors.CommandError(
         f"tenant {tenant} is configured in no shard ({where}{broken}); add it to `tenants` of a shard's config"
-        " or name the bucket that has it with --shard-bucket"
+        " or give the bucket that has it with --shard-bucket"
     )

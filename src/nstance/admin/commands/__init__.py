@@ -1,2 +1,2 @@
-"""The command line's words: flags, help, examples. Nothing here imports anything slow outside a function, so that help
-and completion answer at once; the work is in the neighbouring packages."""
+"""The command line: flags, help and examples. Nothing slow is imported outside a function, so that help and completion
+answer at once; the work is in the neighboring packages."""

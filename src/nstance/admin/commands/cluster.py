@@ -1,24 +1,24 @@
-"""`nstance-admin cluster`: what needs only storage and secrets, no running server."""
+"""`nstance-admin cluster`: commands that need storage and secrets, but no running server."""
 
 import click
 
 from nstance.admin.help import LazyGroup
 
-_HERE = "nstance.admin.commands"
+_COMMANDS = "nstance.admin.commands"
 
 COMMANDS = {
-    "nonce": (f"{_HERE}.cluster_operators:nonce", "Make a nonce that an operator registers with"),
-    "register-operator": (f"{_HERE}.cluster_operators:register", "Register an operator without a nonce"),
-    "revoke-operator": (f"{_HERE}.cluster_operators:revoke", "Take an operator's access away"),
-    "operators": (f"{_HERE}.cluster_operators:operators", "List registered operators"),
-    "ca": (f"{_HERE}.cluster_ca:ca", "Show or rotate the cluster's CA"),
-    "nonce-key": (f"{_HERE}.cluster_ca:nonce_key", "Show or rotate the key that nonces are signed with"),
-    "rekey": (f"{_HERE}.cluster_ca:rekey", "Seal everything with the current encryption key"),
-    "secret": (f"{_HERE}.cluster_secret:secret", "Store, read, list and remove secrets"),
-    "config": (f"{_HERE}.cluster_config:config", "Check, write and read a shard's config"),
-    "backup": (f"{_HERE}.cluster_backup:backup", "Write everything in the bucket to a file"),
-    "restore": (f"{_HERE}.cluster_backup:restore", "Put a backup into a bucket"),
-    "journal": (f"{_HERE}.cluster_journal:journal", "Show what a shard decided, and why"),
+    "nonce": (f"{_COMMANDS}.cluster_operators:nonce", "Create a nonce with which an operator registers"),
+    "register-operator": (f"{_COMMANDS}.cluster_operators:register", "Register an operator without a nonce"),
+    "revoke-operator": (f"{_COMMANDS}.cluster_operators:revoke", "Revoke an operator's access"),
+    "operators": (f"{_COMMANDS}.cluster_operators:operators", "List registered operators"),
+    "ca": (f"{_COMMANDS}.cluster_ca:ca", "Show or rotate the cluster's CA"),
+    "nonce-key": (f"{_COMMANDS}.cluster_ca:nonce_key", "Show or rotate the key that signs nonces"),
+    "rekey": (f"{_COMMANDS}.cluster_ca:rekey", "Encrypt everything with the current encryption key"),
+    "secret": (f"{_COMMANDS}.cluster_secret:secret", "Store, read, list and remove secrets"),
+    "config": (f"{_COMMANDS}.cluster_config:config", "Check, write and read a shard's config"),
+    "backup": (f"{_COMMANDS}.cluster_backup:backup", "Back up the bucket to a file"),
+    "restore": (f"{_COMMANDS}.cluster_backup:restore", "Restore a backup into a bucket"),
+    "journal": (f"{_COMMANDS}.cluster_journal:journal", "Show a shard's decisions and their reasons"),
 }
 
 EXAMPLES = """\
@@ -34,7 +34,7 @@ nstance-admin cluster journal --shard dev
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, examples=EXAMPLES)
 def command() -> None:
-    """Work on a cluster's object storage and secrets directly.
+    """Manage a cluster's object storage and secrets directly.
 
-    No server needs to run. S3 is reached with the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    No server needs to run. S3 access is configured with the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
     AWS_REGION, AWS_ENDPOINT_URL, AWS_S3_USE_PATH_STYLE. The encryption key comes from NSTANCE_ENCRYPTION_KEY."""

@@ -3,9 +3,9 @@
 import click
 
 from nstance.admin import output
+from nstance.admin.event_loop import run
 from nstance.admin.help import Command, Group
 from nstance.admin.options import Target, dry_run_flag, duration, format_flag, target_flags
-from nstance.admin.running import run
 
 SHOW_EXAMPLES = """\
 nstance-admin cluster ca show --storage-bucket my-bucket
@@ -26,7 +26,7 @@ nstance-admin cluster nonce-key rotate --storage-bucket my-bucket
 REKEY_EXAMPLES = """\
 1. Give all servers the new key as encryption_key and the old one in old_encryption_keys.
 2. OLD=... NSTANCE_ENCRYPTION_KEY=... nstance-admin cluster rekey --storage-bucket my-bucket --old-key env:OLD
-3. Take the old key away from the servers.
+3. Remove the old key from the servers.
 """
 
 
@@ -50,15 +50,15 @@ def show(target: Target, pem: bool, form: str) -> None:
 
 
 @ca.command(examples=ROTATE_EXAMPLES)
-@click.option("--life", type=duration, help="Of the new CA; left out: as long as the present one's.")
+@click.option("--life", type=duration, help="Lifetime of the new CA; default: the current one's.")
 @format_flag
 @target_flags
 @dry_run_flag
 def rotate(target: Target, life: float | None, form: str) -> None:
-    """Make a new CA while everything runs.
+    """Create a new CA while everything runs.
 
-    It is published at once and signs a day later, so that everybody knows it by then. The old one stays trusted until
-    its last certificate has expired."""
+    It is published at once and signs a day later, when all clients know it. The old one stays trusted until its last
+    certificate has expired."""
     if life is not None and life < 2 * 86400:
         raise click.BadParameter("expected at least 2d", param_hint="'--life'")
     from nstance.admin.cluster import authority
@@ -67,19 +67,19 @@ def rotate(target: Target, life: float | None, form: str) -> None:
 
 
 def _show(rows: list[output.Row], form: str) -> None:
-    output.show(rows, form, columns=("subject", "use", "signs_from", "expires", "sha256"))
+    output.print_rows(rows, form, columns=("subject", "use", "signs_from", "expires", "sha256"))
 
 
 @click.group(cls=Group, examples=NONCE_KEY_SHOW_EXAMPLES + NONCE_KEY_ROTATE_EXAMPLES)
 def nonce_key() -> None:
-    """The key that the nonces of agents and operators are signed with."""
+    """The key that signs the nonces of agents and operators."""
 
 
 @nonce_key.command("show", examples=NONCE_KEY_SHOW_EXAMPLES)
 @format_flag
 @target_flags
 def show_nonce_key(target: Target, form: str) -> None:
-    """Show which keys there are, and which of them signs."""
+    """List the keys, and which of them signs."""
     from nstance.admin.cluster import authority
 
     _show_nonce_keys(run(authority.nonce_keys(target)), form)
@@ -90,17 +90,17 @@ def show_nonce_key(target: Target, form: str) -> None:
 @target_flags
 @dry_run_flag
 def rotate_nonce_key(target: Target, form: str) -> None:
-    """Make a new key while VMs boot.
+    """Create a new key while everything runs.
 
-    It is published at once and signs 15 minutes later, when all servers know it. Nonces of the old one are accepted until
-    the last of them has expired; until then, a day, there is no further rotation."""
+    It is published at once and signs 15 minutes later, when all servers know it. Nonces of the old key are accepted until
+    the last of them has expired, which takes a day; until then no further rotation is possible."""
     from nstance.admin.cluster import authority
 
     _show_nonce_keys(run(authority.rotate_nonce_key(target)), form)
 
 
 def _show_nonce_keys(rows: list[output.Row], form: str) -> None:
-    output.show(rows, form, columns=("kid", "use", "signs_from"))
+    output.print_rows(rows, form, columns=("kid", "use", "signs_from"))
 
 
 @click.command(cls=Command, examples=REKEY_EXAMPLES)
@@ -108,12 +108,12 @@ def _show_nonce_keys(rows: list[output.Row], form: str) -> None:
 @target_flags
 @dry_run_flag
 def rekey(target: Target, form: str) -> None:
-    """Seal the CA and all secrets with the current encryption key.
+    """Encrypt the CA and all secrets with the current encryption key.
 
-    Can be repeated at any time; what is sealed with the current key is left alone."""
+    Can be repeated at any time; what already uses the current key is not changed."""
     from nstance.admin.cluster import authority
 
     changed = run(authority.rekey(target))
-    output.show([{"sealed_anew": key} for key in changed], form, columns=("sealed_anew",))
+    output.print_rows([{"sealed_anew": key} for key in changed], form, columns=("sealed_anew",))
     if not changed:
-        output.note("everything was sealed with the current key already")
+        output.note("everything already uses the current key")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from nstance.admin import output
+from nstance.admin.event_loop import run
 from nstance.admin.help import Group
 from nstance.admin.options import Target, format_flag, shard_flag, target_flags
-from nstance.admin.running import run
 from nstance.model.ids import ShardId
 
 if TYPE_CHECKING:
@@ -26,54 +26,54 @@ nstance-admin cluster config get --shard us-west-2a --storage-bucket my-bucket >
 
 @click.group(cls=Group, examples=PUT_EXAMPLES + GET_EXAMPLES)
 def config() -> None:
-    """The config of a shard, as its servers read it."""
+    """The stored config of a shard."""
 
 
 @config.command(examples=PUT_EXAMPLES)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @shard_flag
-@click.option("--dry-run", is_flag=True, help="Check, show what would change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Check it and show what would change; write nothing.")
 @format_flag
 @target_flags
 def put(target: Target, file: str, shard: str, dry_run: bool, form: str) -> None:
     """Check FILE (- for standard input), write it as the shard's config and show what changes.
 
-    All faults of the file are told at once. If somebody else writes the config meanwhile, nothing is changed."""
+    All problems of the file are reported at once. If the config was changed in the meantime, nothing is written."""
     from nstance.admin.cluster import configs
 
     body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     outcome = run(configs.put(target, ShardId(shard), body, source=file, dry_run=dry_run))
-    written = not dry_run and not outcome.same
+    is_written = not dry_run and not outcome.is_same
     output.warn(outcome.warnings)
     if form == "table":
-        _explain(outcome, written=written)
+        _explain(outcome, is_written=is_written)
     else:
         record = {
             "shard": shard,
             "key": outcome.key,
-            "written": written,
-            "first": outcome.first,
-            "compared": outcome.compared,
+            "written": is_written,
+            "first": outcome.is_first,
+            "compared": outcome.is_compared,
             "blocks": list(outcome.blocks),
             "groups": list(outcome.groups),
             "warnings": list(outcome.warnings),
         }
-        output.show_one(record, form)
+        output.print_record(record, form)
 
 
-def _explain(outcome: "configs.Outcome", *, written: bool) -> None:
-    if outcome.same:
-        output.note(f"{outcome.key} is already the same; nothing to do")
+def _explain(outcome: "configs.Outcome", *, is_written: bool) -> None:
+    if outcome.is_same:
+        output.note(f"{outcome.key} is unchanged; nothing to do")
         return
-    if not outcome.compared:
-        output.note("the config before was not valid, so everything looks new")
+    if not outcome.is_compared:
+        output.note("the previous config is invalid, so every group looks new")
     if outcome.groups:
-        output.show(outcome.groups, "table", columns=("group", "was", "size", "changes"))
+        output.print_rows(outcome.groups, "table", columns=("group", "was", "size", "changes"))
     if outcome.blocks:
         output.note(f"changed blocks: {', '.join(outcome.blocks)}")
     if not outcome.groups and not outcome.blocks:
         output.note("no group changes")
-    output.note(f"wrote {outcome.key}" if written else f"dry run: {outcome.key} was not written")
+    output.note(f"wrote {outcome.key}" if is_written else f"dry run: {outcome.key} was not written")
 
 
 @config.command(examples=GET_EXAMPLES)

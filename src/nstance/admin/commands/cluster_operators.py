@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from nstance.admin import output
+from nstance.admin.event_loop import run
 from nstance.admin.help import Command
 from nstance.admin.options import (
     Target,
@@ -18,11 +20,10 @@ from nstance.admin.options import (
     target_flags,
     tenant_flags,
 )
-from nstance.admin.reach import Reach, told_flags
-from nstance.admin.running import run
+from nstance.admin.shard_flags import ShardSelection, optional_shards_flags
 from nstance.model.ids import OperatorId, TenantId
 
-LONGEST = 86400.0  # a nonce key that was rotated is kept for no longer
+MAX_EXPIRY_SECONDS = 86400.0  # rotated nonce keys are kept no longer
 
 NONCE_EXAMPLES = """\
 nstance-admin cluster nonce --storage-bucket my-bucket --output nonce.jwt
@@ -35,23 +36,23 @@ NONCE_JWT=$(nstance-admin cluster nonce --cluster-id example-cluster --storage-b
 
 @click.command(cls=Command, examples=NONCE_EXAMPLES)
 @tenant_flags
-@click.option("--expiry", type=duration, default="3h", show_default=True, help="How long it can be used.")
+@click.option("--expiry", type=duration, default="3h", show_default=True, help="Lifetime of the nonce.")
 @click.option(
     "--output", "path", metavar="PATH|-", default="-", show_default=True, help="A file (mode 0600), or - to print it."
 )
 @target_flags
 def nonce(target: Target, tenant: str, shard_buckets: tuple[str, ...], expiry: float, path: str) -> None:
-    """Make a nonce (a JWT) that an operator registers with, once.
+    """Create a nonce (a JWT) with which an operator registers, once.
 
-    With `--output -` the nonce is all that is printed."""
-    if not 1 <= expiry <= LONGEST:
+    With `--output -` only the nonce is printed."""
+    if not 1 <= expiry <= MAX_EXPIRY_SECONDS:
         raise click.BadParameter("expected between 1s and 24h", param_hint="'--expiry'")
     from nstance.admin import files
     from nstance.admin.cluster import operators
 
     token = run(operators.new_nonce(target, tenant=TenantId(tenant), life=expiry, buckets=shard_buckets))
     if path == "-":
-        # A line end only for eyes: the output may become a file that becomes a Kubernetes secret.
+        # A line end only on a terminal: the output may become the content of a Kubernetes Secret.
         click.echo(token, nl=sys.stdout.isatty())
     else:
         files.write(Path(path), token.encode())
@@ -69,60 +70,51 @@ nstance-admin cluster register-operator --storage-bucket my-bucket --public-key-
 
 @click.command("register-operator", cls=Command, examples=REGISTER_EXAMPLES)
 @tenant_flags
-@click.option("--operator-id", type=operator, help="Left out: a new one. Given again: the same certificate.")
+@click.option("--operator-id", type=operator, help="Default: a new one. With an existing ID: the same certificate.")
 @click.option(
     "--public-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="An Ed25519 public key in PEM. Left out: a key is made in the output directory.",
+    help="An Ed25519 public key in PEM. Default: a key is created in the output directory.",
 )
 @flag(
     "--output-dir",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="For tls.crt, ca.crt and, if it is made here, tls.key (mode 0600).",
+    help="For tls.crt, ca.crt and, if it is created here, tls.key (mode 0600).",
 )
 @click.option(
     "--cert-ttl-hours",
     type=click.IntRange(1, 100 * 8760),
     default=8760,
     show_default=True,
-    help="Life of the certificate.",
+    help="Lifetime of the certificate, in hours.",
 )
 @format_flag
 @target_flags
 @dry_run_flag
 def register(
-    target: Target,
-    tenant: str,
-    shard_buckets: tuple[str, ...],
-    operator_id: str | None,
-    public_key_file: Path | None,
-    output_dir: Path,
-    cert_ttl_hours: int,
-    form: str,
+    target: Target, form: str, tenant: str, operator_id: str | None, cert_ttl_hours: int, **flags: Any
 ) -> None:
-    """Register an operator and write its client certificate, without a nonce and a running server."""
+    """Register an operator and write its client certificate, without a nonce and without a running server."""
     from nstance.admin.cluster import operators
 
-    made = run(
-        operators.register(
-            target,
-            tenant=TenantId(tenant),
-            operator=OperatorId(operator_id) if operator_id else None,
-            public_key_file=public_key_file,
-            directory=output_dir,
-            life=cert_ttl_hours * 3600.0,
-            buckets=shard_buckets,
-        )
+    wanted = operators.DirectRegistration(
+        tenant=TenantId(tenant),
+        operator=OperatorId(operator_id) if operator_id else None,
+        public_key_file=flags["public_key_file"],
+        directory=flags["output_dir"],
+        life=cert_ttl_hours * 3600.0,
+        buckets=flags["shard_buckets"],
     )
+    registered = run(operators.register(target, wanted))
     record = {
-        "operator": operator_id if target.dry_run else made.operator,  # a new one is made when it is done
+        "operator": operator_id if target.dry_run else registered.operator,  # a dry run would show a random one
         "tenant": tenant,
-        "serial": None if target.dry_run else made.serial,
-        "expires": output.when(made.expires),
-        "files": list(made.written),
+        "serial": None if target.dry_run else registered.serial,
+        "expires": output.timestamp(registered.expires),
+        "files": list(registered.written),
     }
-    output.show_one(record, form)
+    output.print_record(record, form)
 
 
 REVOKE_EXAMPLES = """\
@@ -133,32 +125,32 @@ nstance-admin cluster revoke-operator --storage-bucket my-bucket --operator-id o
 
 
 @click.command("revoke-operator", cls=Command, examples=REVOKE_EXAMPLES)
-@flag("--tenant", type=name, help="Whose operator it is; left out: it is looked for.")
-@click.option("--operator-id", type=operator, required=True, help="Who; `cluster operators` lists them.")
-@told_flags
+@flag("--tenant", type=name, help="The operator's tenant; default: found by its ID.")
+@click.option("--operator-id", type=operator, required=True, help="The operator; `cluster operators` lists them.")
+@optional_shards_flags
 @target_flags
 @dry_run_flag
-def revoke(target: Target, reach: Reach | None, tenant: str | None, operator_id: str) -> None:
-    """Take an operator's access away, for ever. Servers refuse it within a minute.
+def revoke(target: Target, selection: ShardSelection | None, tenant: str | None, operator_id: str) -> None:
+    """Revoke an operator's access for good. Servers reject it within a minute.
 
-    With --servers the named shards refuse it at once and end its connections; an identity of the same tenant is needed
-    for that, in --identity-dir."""
+    With --servers those shards reject it at once and close its connections. This needs an identity of the same tenant in
+    --identity-dir."""
     from nstance.admin.cluster import operators
 
     tenant = run(
         operators.revoke(target, tenant=TenantId(tenant) if tenant else None, operator=OperatorId(operator_id))
     )
     if target.dry_run:
-        where = f", at once in {', '.join(reach.shards)}" if reach is not None else ""
-        output.note(f"would revoke {operator_id} of tenant {tenant}; servers would refuse it within a minute{where}")
+        where = f", at once in {', '.join(selection.shards)}" if selection is not None else ""
+        output.note(f"would revoke {operator_id} of tenant {tenant}; servers would reject it within a minute{where}")
         return
-    output.note(f"revoked {operator_id} of tenant {tenant}; servers refuse it within a minute")
-    if reach is not None:
-        from nstance.admin.shard import revoking
+    output.note(f"revoked {operator_id} of tenant {tenant}; servers reject it within a minute")
+    if selection is not None:
+        from nstance.admin.shard import revocation
 
-        answers = revoking.tell(reach, tenant=TenantId(tenant), operator=OperatorId(operator_id))
-        for shard, _ in answers.good:
-            output.note(f"shard {shard} refuses it from now on")
+        answers = revocation.notify(selection, tenant=TenantId(tenant), operator=OperatorId(operator_id))
+        for shard, _ in answers.results:
+            output.note(f"shard {shard} rejects it from now on")
         answers.check()
 
 
@@ -172,17 +164,17 @@ nstance-admin cluster operators --storage-bucket my-bucket -o json
 @format_flag
 @target_flags
 def operators(target: Target, form: str) -> None:
-    """List registered operators, revoked ones too."""
+    """List registered operators, including revoked ones."""
     from nstance.admin.cluster import operators as work
 
     rows = [
         {
             "operator": each.operator,
             "tenant": each.tenant,
-            "issued": output.when(each.issued),
-            "expires": output.when(each.expires),
-            "revoked": output.when(each.revoked),
+            "issued": output.timestamp(each.issued),
+            "expires": output.timestamp(each.expires),
+            "revoked": output.timestamp(each.revoked),
         }
-        for each in run(work.everybody(target))
+        for each in run(work.list_operators(target))
     ]
-    output.show(rows, form, columns=("operator", "tenant", "issued", "expires", "revoked"))
+    output.print_rows(rows, form, columns=("operator", "tenant", "issued", "expires", "revoked"))

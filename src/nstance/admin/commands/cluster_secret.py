@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from nstance.admin import output
+from nstance.admin.event_loop import run
 from nstance.admin.help import Group
 from nstance.admin.options import Target, dry_run_flag, format_flag, target_flags
-from nstance.admin.running import run
 
 EXAMPLES = """\
 nstance-admin cluster secret put db-password --storage-bucket my-bucket
@@ -23,34 +23,34 @@ _PUT, _GET, _LIST, _RM = EXAMPLES.split("nstance-admin cluster secret get")[0], 
 
 @click.group(cls=Group, examples=EXAMPLES)
 def secret() -> None:
-    """The cluster's secrets, which files of kind `secret` bring to instances."""
+    """The cluster's secrets, for instances' files of kind `secret`."""
 
 
 @secret.command(examples=_PUT)
 @click.argument("name")
-@click.option("--file", "path", metavar="FILE|-", help="Left out: typed unseen, or standard input.")
+@click.option("--file", "path", metavar="FILE|-", help="The value; default: a hidden prompt, or standard input.")
 @target_flags
 @dry_run_flag
 def put(target: Target, name: str, path: str | None) -> None:
-    """Store the secret NAME, over what was there before.
+    """Store the secret NAME, or replace it.
 
-    A file's or pipe's bytes are taken as they are, line ends too."""
+    The bytes of a file or a pipe are stored unchanged, line ends included."""
     from nstance.admin.cluster import secrets
 
     secrets.check_name(name)
-    value = _value(name, path, most=secrets.MAX_VALUE)
+    value = _read_value(name, path, limit=secrets.MAX_VALUE)
     run(secrets.put(target, name, value))
     output.note(f"{'would store' if target.dry_run else 'stored'} secret {name}")
 
 
-def _value(name: str, path: str | None, *, most: int) -> bytes:
+def _read_value(name: str, path: str | None, *, limit: int) -> bytes:
     if path not in (None, "-"):
         with Path(str(path)).open("rb") as file:
-            return file.read(most + 1)  # the store refuses what is too long
+            return file.read(limit + 1)  # the store rejects a longer one
     if path is None and sys.stdin.isatty():
-        typed = click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True, err=True)
-        return str(typed).encode()
-    return sys.stdin.buffer.read(most + 1)
+        value = click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True, err=True)
+        return str(value).encode()
+    return sys.stdin.buffer.read(limit + 1)
 
 
 @secret.command(examples=_GET)
@@ -70,7 +70,7 @@ def list_(target: Target, form: str) -> None:
     """List the names of all secrets."""
     from nstance.admin.cluster import secrets
 
-    output.show([{"name": name} for name in run(secrets.names(target))], form, columns=("name",))
+    output.print_rows([{"name": name} for name in run(secrets.names(target))], form, columns=("name",))
 
 
 @secret.command(examples=_RM)

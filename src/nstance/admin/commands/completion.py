@@ -21,5 +21,5 @@ def command(shell: str) -> None:
     kind = shell_completion.get_completion_class(shell)
     assert kind is not None
     script = kind(main.root, {}, main.PROGRAM, "_NSTANCE_ADMIN_COMPLETE")
-    # Not `source()`: it starts bash to ask for its version.
+    # Not `source()`: it starts bash to find its version.
     click.echo(kind.source_template % script.source_vars())

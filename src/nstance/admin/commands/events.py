@@ -8,8 +8,8 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Command
-from nstance.admin.options import format_flag, instance, name
-from nstance.admin.reach import Reach, reach_flags
+from nstance.admin.options import instance, name
+from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:
     from nstance.admin.client import Client
@@ -22,58 +22,53 @@ nstance-admin events --all-shards --follow -o json | jq -r .reason
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new events until Ctrl-C.")
 @click.option("--group", type=name, metavar="GROUP", help="Only of this group.")
 @click.option("--instance", type=instance, metavar="ID", help="Only of this instance.")
 @click.option(
     "--limit", type=click.IntRange(0, 1000), default=100, show_default=True, metavar="N", help="The newest N."
 )
-@format_flag
-@reach_flags
-def command(reach: Reach, follow: bool, group: str | None, instance: str | None, limit: int, form: str) -> None:
+@shard_flags
+def command(selection: ShardSelection, follow: bool, group: str | None, instance: str | None, limit: int) -> None:
     """Show what happened and why, oldest first.
 
     With `--follow -o json` each event is one line."""
-    from nstance.admin import failures
-    from nstance.admin.running import run
-    from nstance.admin.shard import asking, event_lines, groups, history
+    from nstance.admin import errors
+    from nstance.admin.event_loop import run
+    from nstance.admin.shard import event_printer, fanout, groups, history
     from nstance.clock import SystemClock
 
-    printer = event_lines.Printer(form, several=reach.several)
+    printer = event_printer.Printer(selection.form, several=selection.several)
+    query = history.EventQuery(group=group or "", instance=instance or "", limit=limit)
 
-    async def look(client: "Client") -> Sequence[Any]:
-        # At least one, even for --limit 0: whoever follows begins behind it.
-        events = await history.latest(client, group=group or "", instance=instance or "", limit=max(1, limit))
-        if group and not events and not follow:  # one that is deleted has a history
+    async def load(client: "Client") -> Sequence[Any]:
+        events = await history.latest(client, query)
+        if group and not events and not follow:  # a deleted group still has a history
             await groups.find(client, group)
         return events
 
-    async def show() -> "asking.Answers[Sequence[Any]]":
-        async with asking.opened(reach) as found:
-            answers = (await asking.each(found, look)).forgive_absence()
-            if not follow and not answers.good:
+    async def show() -> "fanout.Answers[Sequence[Any]]":
+        async with fanout.open_clients(selection) as clients:
+            answers = (await fanout.call_each(clients, load)).ignore_not_found()
+            if not follow and not answers.results:
                 return answers
-            click.echo(printer.many(history.merged(answers.good, limit=limit), follow=follow), nl=False)
+            click.echo(printer.many(history.merge_events(answers.results, limit=limit), follow=follow), nl=False)
             if not follow:
-                answered = dict(answers.good)
-                await next(client for client in found if client.shard in answered).renew_if_due()
+                await fanout.renew_if_due(clients, answers)
                 return answers
-            for shard, problem in answers.bad:
-                output.note(f"shard {shard}: {failures.explain(problem)}; trying on")
-            after = {shard: events[-1].id if events else 0 for shard, events in answers.good}
-            coming = history.follow(
-                found,
-                after=after,
-                begin=limit,
-                group=group or "",
-                instance=instance or "",
-                tell=lambda shard, text: output.note(f"shard {shard}: {text}"),
+            for shard, error in answers.failures:
+                output.note(f"shard {shard}: {errors.explain(error)}; retrying")
+            following = history.follow(
+                clients,
+                query,
+                after={shard: events[-1].id if events else 0 for shard, events in answers.results},
+                on_status=lambda shard, text: output.note(f"shard {shard}: {text}"),
                 clock=SystemClock(),
             )
-            async with contextlib.aclosing(coming):
-                async for _, event in coming:
+            async with contextlib.aclosing(following):
+                async for _, event in following:
                     click.echo(printer.one(event), nl=False)
-        raise AssertionError("following has no end")
+        raise AssertionError("following does not end")
 
     try:
         run(show()).check()

@@ -1,4 +1,4 @@
-"""`group`: list, show, create, update, scale, delete, plan, pause, resume. About rollouts: see `group_rollout`."""
+"""`group`: list, show, plan, create, update, scale, delete, pause, resume. Rollouts are in `group_rollout`."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -7,13 +7,12 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Group
-from nstance.admin.options import Function, count, format_flag, name
-from nstance.admin.reach import Reach, reach_flags
+from nstance.admin.options import Function, count, decorated, name
+from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:
     from nstance.admin.client import Client
-    from nstance.admin.shard.asking import Answers
-    from nstance.admin.shard.groups import Wish
+    from nstance.admin.shard.groups import GroupChange
 
 EXAMPLES = """\
 nstance-admin group create web --template worker --size 3 --shard us-west-2a
@@ -25,13 +24,13 @@ nstance-admin group pause --all-groups --all-shards
 
 @click.group(cls=Group, examples=EXAMPLES)
 def command() -> None:
-    """Groups: wished numbers of equal instances.
+    """Groups of equal instances, each with a desired size.
 
     The shards come from --servers or NSTANCE_ADMIN_SERVERS, such as us-west-2a=10.0.0.1:8993."""
 
 
 group_argument = click.argument("group", type=name)
-dry_run_flag = click.option("--dry-run", is_flag=True, help="Show what would be done, with reasons, and do nothing.")
+dry_run_flag = click.option("--dry-run", is_flag=True, help="Show what would be done and why; change nothing.")
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -44,35 +43,33 @@ def _variable(text: str) -> tuple[str, str]:
 var_flag = click.option(
     "--var", "vars", type=_variable, multiple=True, metavar="NAME=VALUE", help="A var for the templates; repeatable."
 )
-_WISH = (
+_SETTINGS = (
     click.option("--size", type=count, metavar="N", help="Number of instances."),
     click.option("--instance-type", metavar="TYPE", help="The provider's name; '' for the template's."),
-    click.option("--subnet-pool", type=str, metavar="POOL", help="Where instances are made; '' for the template's."),
+    click.option("--subnet-pool", type=str, metavar="POOL", help="Where instances are created; '' for the template's."),
     var_flag,
-    click.option("--drain-timeout", metavar="DURATION", help="How long a drain is waited for; 0: not at all."),
+    click.option("--drain-timeout", metavar="DURATION", help="The longest wait for a drain; 0: no wait."),
     click.option("--max-surge", type=count, metavar="N", help="VMs above the size during a rollout."),
     click.option("--max-unavailable", type=count, metavar="N", help="Ready instances missing during a rollout."),
-    click.option("--order", type=click.Choice(["parallel", "serial"]), help="serial: one instance after the other."),
-    click.option("--settle", metavar="DURATION", help="Serial: ready for so long before the next one."),
+    click.option("--order", type=click.Choice(["parallel", "serial"]), help="serial: one instance at a time."),
+    click.option("--settle", metavar="DURATION", help="Serial: time that one must be ready before the next."),
     click.option("--canary", type=count, metavar="N", help="Instances to replace before the rollout pauses."),
     click.option("--pause-after-canary", metavar="DURATION|wait|stop", help="How long it pauses."),
     click.option("--max-failures", type=count, metavar="N", help="New instances that may fail before it halts."),
-    click.option("--on-failure", type=click.Choice(["halt", "rollback"]), help="What follows then."),
+    click.option("--on-failure", type=click.Choice(["halt", "rollback"]), help="What to do then."),
     click.option("--load-balancer", "load_balancers", multiple=True, metavar="NAME", help="Repeatable; replaces all."),
     click.option("--args", metavar="JSON", help="Provider arguments, a JSON object."),
 )
 
 
-def _wish_flags(command: Function) -> Function:
-    for option in reversed(_WISH):
-        command = option(command)
-    return command
+def _settings_flags(command: Function) -> Function:
+    return decorated(command, _SETTINGS)
 
 
-def _desired(*, vars: tuple[tuple[str, str], ...], **said: Any) -> "Wish":
-    from nstance.admin.shard.groups import Wish
+def _change(*, vars: tuple[tuple[str, str], ...], **settings: Any) -> "GroupChange":
+    from nstance.admin.shard.groups import GroupChange
 
-    return Wish(vars=dict(vars), **said)
+    return GroupChange(vars=dict(vars), **settings)
 
 
 # ---- reading
@@ -92,52 +89,40 @@ nstance-admin group plan web --instance-type large --shard us-west-2a
 
 
 @command.command("list", examples=LIST_EXAMPLES)
-@format_flag
-@reach_flags
-def list_groups(reach: Reach, form: str) -> None:
-    """List groups with their wished, actual and ready sizes."""
-    from nstance.admin.shard import asking, groups
+@shard_flags
+def list_groups(selection: ShardSelection) -> None:
+    """List groups with their desired, actual and ready sizes."""
+    from nstance.admin.shard import fanout, groups, printing
 
-    answers = asking.ask(reach, groups.everything)
-    show_groups([(shard, group) for shard, found in answers.good for group in found], reach, form)
-    answers.check()
+    printing.print_groups(selection, fanout.call_shards(selection, groups.list_groups).flatten())
 
 
 @command.command(examples=SHOW_EXAMPLES)
 @group_argument
-@format_flag
-@reach_flags
-def show(reach: Reach, group: str, form: str) -> None:
-    """Show everything about GROUP. With --all-shards: wherever it is."""
-    from nstance.admin.shard import asking, groups, records
+@shard_flags
+def show(selection: ShardSelection, group: str) -> None:
+    """Show all details of GROUP. With --all-shards: in every shard that has it."""
+    from nstance.admin.shard import fanout, groups, printing
 
-    answers = asking.ask(reach, lambda client: groups.find(client, group)).forgive_absence()
-    found = [records.group(shard, status) for shard, status in answers.good]
-    if form != "table" and reach.several:
-        output.show(found, form, columns=())
-    else:
-        for record in found:
-            output.show_one(record if form != "table" else records.group_lines(record), form)
-    answers.check()
+    answers = fanout.call_shards(selection, lambda client: groups.find(client, group))
+    printing.print_group_details(selection, answers.ignore_not_found())
 
 
 @command.command(examples=PLAN_EXAMPLES)
 @group_argument
-@click.option("--template", metavar="TEMPLATE", help="Also for a group that is not there yet.")
-@_wish_flags
-@format_flag
-@reach_flags
-def plan(reach: Reach, group: str, form: str, **said: Any) -> None:
-    """Show what will be done to GROUP, or would be if it were changed, and why. Changes nothing."""
-    from nstance.admin.shard import asking, groups
+@click.option("--template", metavar="TEMPLATE", help="Also for a group that does not exist yet.")
+@_settings_flags
+@shard_flags
+def plan(selection: ShardSelection, group: str, **settings: Any) -> None:
+    """Show what will be done to GROUP and why, as it is or with other settings. Changes nothing."""
+    from nstance.admin.shard import fanout, groups, printing
 
-    desired = _desired(**said)
-    answers = asking.ask(reach, lambda client: groups.plan(client, group, desired)).forgive_absence()
-    paused = any(answer.paused for _, answer in answers.good)
-    output.warn(warning for _, answer in answers.good for warning in answer.warnings)
-    _note_rollouts(answers, form)
-    answers.good = [(shard, answer.actions) for shard, answer in answers.good]
-    _show_plan(answers, reach, form, paused=paused)
+    change = _change(**settings)
+    answers = fanout.call_shards(selection, lambda client: groups.plan(client, group, change)).ignore_not_found()
+    output.warn(warning for _, answer in answers.results for warning in answer.warnings)
+    printing.print_rollouts(selection, answers)
+    paused = any(answer.paused for _, answer in answers.results)
+    printing.print_plan(selection, answers.map(lambda answer: answer.actions), paused=paused)
 
 
 # ---- changing
@@ -159,61 +144,51 @@ DELETE_EXAMPLES = """\
 nstance-admin group delete web --shard us-west-2a --dry-run
 nstance-admin group delete web --shard us-west-2a
 """
-PAUSE_EXAMPLES = """\
-nstance-admin group pause web --shard us-west-2a
-nstance-admin group pause --all-groups --all-shards
-"""
-RESUME_EXAMPLES = """\
-nstance-admin group resume web --shard us-west-2a
-nstance-admin group resume --all-groups --all-shards
-"""
 
 
 @command.command(examples=CREATE_EXAMPLES)
 @group_argument
-@click.option("--template", required=True, metavar="TEMPLATE", help="What its instances are made from.")
-@_wish_flags
+@click.option("--template", required=True, metavar="TEMPLATE", help="The template of its instances.")
+@_settings_flags
 @dry_run_flag
-@format_flag
-@reach_flags
-def create(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> None:
-    """Make GROUP. Without --size it has the size that its template says."""
+@shard_flags
+def create(selection: ShardSelection, group: str, dry_run: bool, **settings: Any) -> None:
+    """Create GROUP. Without --size it gets its template's size."""
     from nstance.admin.shard import groups
 
-    desired = _desired(**said)
-    _upsert(reach, form, dry_run, lambda client: groups.create(client, group, desired, dry_run=dry_run))
+    change = _change(**settings)
+    _upsert(selection, dry_run, lambda client: groups.create(client, group, change, dry_run=dry_run))
 
 
 @command.command(examples=UPDATE_EXAMPLES)
 @group_argument
-@click.option("--template", metavar="TEMPLATE", help="What its instances are made from.")
-@_wish_flags
-@click.option("--unset-size", is_flag=True, help="Give the size back to the config file.")
-@click.option("--unset-instance-type", is_flag=True, help="Give the instance type back to the config file.")
+@click.option("--template", metavar="TEMPLATE", help="The template of its instances.")
+@_settings_flags
+@click.option("--unset-size", is_flag=True, help="Reset the size to the config file's.")
+@click.option("--unset-instance-type", is_flag=True, help="Reset the instance type to the config file's.")
 @click.option(
-    "--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Give a var back to the config file; repeatable."
+    "--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Reset a var to the config file's; repeatable."
 )
 @dry_run_flag
-@format_flag
-@reach_flags
-def update(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> None:
-    """Change GROUP. What is not named stays as it is.
+@shard_flags
+def update(selection: ShardSelection, group: str, dry_run: bool, **settings: Any) -> None:
+    """Change GROUP. Settings that are not given stay as they are.
 
-    New vars reach running instances as files. What an instance is made of (template, type, ...) rotates them, one by one.
-    A static group takes only size, instance type and vars. They override the config file until --unset-… gives them back."""
+    New vars reach running instances as files. A change of what instances are made of (template, type, ...) replaces them
+    in a rollout. A static group accepts only size, instance type and vars; they override the config file until --unset-…
+    resets them."""
     from nstance.admin.shard import groups
 
-    desired = _desired(**said)
-    if desired.empty:
-        raise click.UsageError("nothing to change: name at least one setting, such as --size or --var")
-    for flag, both in (("size", desired.unset_size), ("instance-type", desired.unset_instance_type)):
-        if both and said[flag.replace("-", "_")] is not None:
+    change = _change(**settings)
+    if change.is_empty:
+        raise click.UsageError("nothing to change: give at least one setting, such as --size or --var")
+    for flag, is_unset in (("size", change.unset_size), ("instance-type", change.unset_instance_type)):
+        if is_unset and settings[flag.replace("-", "_")] is not None:
             raise click.UsageError(f"expected either --{flag} or --unset-{flag}")
     _upsert(
-        reach,
-        form,
+        selection,
         dry_run,
-        lambda client: groups.change(client, group, desired.apply, unset=desired.unset, dry_run=dry_run),
+        lambda client: groups.change(client, group, change.apply, unset=change.unset, dry_run=dry_run),
     )
 
 
@@ -221,120 +196,83 @@ def update(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> N
 @group_argument
 @click.argument("size", type=count)
 @dry_run_flag
-@format_flag
-@reach_flags
-def scale(reach: Reach, group: str, size: int, dry_run: bool, form: str) -> None:
-    """Set the number of instances of GROUP to SIZE, in each shard that is asked."""
+@shard_flags
+def scale(selection: ShardSelection, group: str, size: int, dry_run: bool) -> None:
+    """Set the number of instances of GROUP to SIZE, in each selected shard."""
     from nstance.admin.shard import groups
 
-    desired = groups.Wish(size=size, vars={})
-    _upsert(reach, form, dry_run, lambda client: groups.change(client, group, desired.apply, dry_run=dry_run))
+    change = groups.GroupChange(size=size, vars={})
+    _upsert(selection, dry_run, lambda client: groups.change(client, group, change.apply, dry_run=dry_run))
+
+
+def _upsert(selection: ShardSelection, dry_run: bool, work: "Callable[[Client], Awaitable[Any]]") -> None:
+    from nstance.admin.shard import fanout, printing
+
+    answers = fanout.call_shards(selection, work)
+    if dry_run:
+        paused = any(answer.group.paused for _, answer in answers.results)
+        printing.print_rollouts(selection, answers)
+        printing.print_plan(selection, answers.map(lambda answer: answer.plan), paused=paused)
+    else:
+        printing.print_groups(selection, answers.map(lambda answer: answer.group))
 
 
 @command.command(examples=DELETE_EXAMPLES)
 @group_argument
 @dry_run_flag
-@format_flag
-@reach_flags
-def delete(reach: Reach, group: str, dry_run: bool, form: str) -> None:
-    """Delete GROUP and its instances, drained first. A static group is taken out of the config instead."""
-    from nstance.admin.shard import asking, groups
+@shard_flags
+def delete(selection: ShardSelection, group: str, dry_run: bool) -> None:
+    """Drain and delete GROUP and its instances. A static group is removed from the config instead."""
+    from nstance.admin.shard import fanout, groups, printing
 
     async def work(client: "Client") -> Any:
         found = await groups.find(client, group)
-        answer = await client.call("DeleteGroup", key=group, etag=found.etag, dry_run=dry_run)
-        return answer.plan if dry_run else found
+        return (await client.call("DeleteGroup", key=group, etag=found.etag, dry_run=dry_run)).plan
 
-    answers = asking.ask(reach, work)
+    answers = fanout.call_shards(selection, work)
     if dry_run:
-        _show_plan(answers, reach, form)
+        printing.print_plan(selection, answers)
         return
-    if form == "table":
-        for shard, _ in answers.good:
-            output.note(f"deleted group {group} of shard {shard}; its instances leave now")
+    if selection.is_table:
+        for shard, _ in answers.results:
+            output.note(f"deleted group {group} of shard {shard}; its instances are being deleted")
     else:
-        output.show([{"shard": shard, "group": group, "deleted": True} for shard, _ in answers.good], form, columns=())
+        rows = [{"shard": shard, "group": group, "deleted": True} for shard, _ in answers.results]
+        output.print_rows(rows, selection.form, columns=())
     answers.check()
 
 
-def _some_or_all(command: Function) -> Function:
-    everything = click.option("--all-groups", is_flag=True, help="All groups of the tenant, instead of one.")
-    return click.argument("group", type=name, required=False)(everything(command))
+# ---- pausing
 
 
-@command.command(examples=PAUSE_EXAMPLES)
-@_some_or_all
-@dry_run_flag
-@format_flag
-@reach_flags
-def pause(reach: Reach, group: str | None, all_groups: bool, dry_run: bool, form: str) -> None:
-    """Stop everything that Nstance does to GROUP: nothing is made, replaced or deleted until it is resumed."""
-    _pause("PauseGroup", reach, group, all_groups, dry_run, form)
+def _pause_command(verb: str, help: str) -> None:
+    examples = (
+        f"nstance-admin group {verb} web --shard us-west-2a\nnstance-admin group {verb} --all-groups --all-shards\n"
+    )
+
+    @command.command(verb, help=help, examples=examples)
+    @click.argument("group", type=name, required=False)
+    @click.option("--all-groups", is_flag=True, help="All groups of the tenant, instead of one.")
+    @dry_run_flag
+    @shard_flags
+    def run(selection: ShardSelection, group: str | None, all_groups: bool, dry_run: bool) -> None:
+        if all_groups == (group is not None):
+            raise click.UsageError("expected either a group or --all-groups")
+        from nstance.admin.shard import fanout, groups, printing
+
+        async def work(client: "Client") -> Any:
+            if group is not None:
+                await groups.find(client, group)
+            return await client.call(f"{verb.capitalize()}Group", key=group or "", dry_run=dry_run)
+
+        answers = fanout.call_shards(selection, work)
+        if dry_run and verb == "resume":  # a pause plans nothing
+            printing.print_plan(selection, answers.map(lambda answer: answer.plan), name_groups=all_groups)
+            return
+        if dry_run:
+            output.note("dry run: nothing was changed")
+        printing.print_groups(selection, answers.map(lambda answer: answer.groups).flatten())
 
 
-@command.command(examples=RESUME_EXAMPLES)
-@_some_or_all
-@dry_run_flag
-@format_flag
-@reach_flags
-def resume(reach: Reach, group: str | None, all_groups: bool, dry_run: bool, form: str) -> None:
-    """Go on with GROUP where it was paused."""
-    _pause("ResumeGroup", reach, group, all_groups, dry_run, form)
-
-
-def _pause(rpc: str, reach: Reach, group: str | None, all_groups: bool, dry_run: bool, form: str) -> None:
-    if all_groups == (group is not None):
-        raise click.UsageError("expected either a group or --all-groups")
-    from nstance.admin.shard import asking, groups, plans
-
-    async def work(client: "Client") -> Any:
-        if group is not None:
-            await groups.find(client, group)
-        answer = await client.call(rpc, key=group or "", dry_run=dry_run)
-        return answer.plan if dry_run and rpc == "ResumeGroup" else answer.groups
-
-    answers = asking.ask(reach, work)
-    if dry_run and rpc == "ResumeGroup":
-        plans.show(answers, reach, form, groups=all_groups)
-        return
-    show_groups([(shard, status) for shard, found in answers.good for status in found], reach, form)
-    if dry_run:
-        output.note("dry run: nothing was changed")
-    answers.check()
-
-
-def _upsert(reach: Reach, form: str, dry_run: bool, work: "Callable[[Client], Awaitable[Any]]") -> None:
-    from nstance.admin.shard import asking
-
-    answers = asking.ask(reach, work)
-    if dry_run:
-        paused = any(answer.group.paused for _, answer in answers.good)
-        _note_rollouts(answers, form)
-        answers.good = [(shard, answer.plan) for shard, answer in answers.good]
-        _show_plan(answers, reach, form, paused=paused)
-        return
-    show_groups([(shard, answer.group) for shard, answer in answers.good], reach, form)
-    answers.check()
-
-
-def show_groups(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:
-    from nstance.admin.shard import records
-
-    all_records = [records.group(shard, status) for shard, status in found]
-    rows = [records.group_row(record) for record in all_records] if form == "table" else all_records
-    columns = records.columns(records.GROUP_COLUMNS, several=reach.several)
-    output.show(rows, form, columns=columns, whole=("shard", "group"))
-
-
-def _note_rollouts(answers: "Answers[Any]", form: str) -> None:
-    from nstance.admin.shard import rollouts
-
-    if form == "table":
-        for _, answer in answers.good:
-            rollouts.note(answer.rollout)
-
-
-def _show_plan(answers: "Answers[Any]", reach: Reach, form: str, *, paused: bool = False) -> None:
-    from nstance.admin.shard import plans
-
-    plans.show(answers, reach, form, paused=paused)
+_pause_command("pause", "Pause GROUP: no instance is created, replaced or deleted until it is resumed.")
+_pause_command("resume", "Resume GROUP after a pause.")

@@ -1,14 +1,12 @@
-"""`group rollback`, `group resume-rollout` and `group history`."""
+"""`group rollback`, `group resume-rollout` and `group history`; importing this module completes `group`."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nstance.admin import output
-from nstance.admin.commands.group import command, dry_run_flag, group_argument, show_groups
-from nstance.admin.options import format_flag
-from nstance.admin.reach import Reach, reach_flags
+from nstance.admin.commands.group import command as command
+from nstance.admin.commands.group import dry_run_flag, group_argument
+from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:
     from nstance.admin.client import Client
@@ -29,61 +27,47 @@ nstance-admin group history web --all-shards -o json
 
 @command.command(examples=ROLLBACK_EXAMPLES)
 @group_argument
-@click.option(
-    "--to", "revision", default="", metavar="REVISION", help="A revision of `group history`, or its beginning."
-)
+@click.option("--to", "revision", default="", metavar="REVISION", help="A revision of `group history`, or a prefix.")
 @dry_run_flag
-@format_flag
-@reach_flags
-def rollback(reach: Reach, group: str, revision: str, dry_run: bool, form: str) -> None:
+@shard_flags
+def rollback(selection: ShardSelection, group: str, revision: str, dry_run: bool) -> None:
     """Return GROUP to the last revision that was fully rolled out.
 
-    The group stays there until its configuration changes, or until `group resume-rollout`."""
-    _steer(
-        reach,
-        form,
-        dry_run,
-        group,
-        lambda client: client.call("RollbackGroup", key=group, revision=revision, dry_run=dry_run),
-    )
+    It stays there until its configuration changes, or until `group resume-rollout`."""
+    _control_rollout(selection, dry_run, "RollbackGroup", key=group, revision=revision)
 
 
 @command.command("resume-rollout", examples=RESUME_EXAMPLES)
 @group_argument
 @dry_run_flag
-@format_flag
-@reach_flags
-def resume_rollout(reach: Reach, group: str, dry_run: bool, form: str) -> None:
-    """Let the rollout of GROUP go on that is paused or halted. Ends a rollback, too."""
-    _steer(reach, form, dry_run, group, lambda client: client.call("ResumeRollout", key=group, dry_run=dry_run))
+@shard_flags
+def resume_rollout(selection: ShardSelection, group: str, dry_run: bool) -> None:
+    """Continue the paused or halted rollout of GROUP. Also ends a rollback."""
+    _control_rollout(selection, dry_run, "ResumeRollout", key=group)
+
+
+def _control_rollout(selection: ShardSelection, dry_run: bool, rpc: str, **fields: str) -> None:
+    from nstance.admin.shard import fanout, groups, printing
+
+    async def work(client: "Client") -> Any:
+        await groups.find(client, fields["key"])
+        return await client.call(rpc, dry_run=dry_run, **fields)
+
+    answers = fanout.call_shards(selection, work)
+    if dry_run:
+        printing.print_plan(selection, answers.map(lambda answer: answer.plan))
+    else:
+        printing.print_groups(selection, answers.map(lambda answer: answer.group))
 
 
 @command.command(examples=HISTORY_EXAMPLES)
 @group_argument
-@format_flag
-@reach_flags
-def history(reach: Reach, group: str, form: str) -> None:
-    """Show the revisions of GROUP: what was rolled out when, by whom, and how it went. Newest first."""
-    from nstance.admin.shard import asking, records, rollouts
+@shard_flags
+def history(selection: ShardSelection, group: str) -> None:
+    """Show the revisions of GROUP, newest first: when they were rolled out, by whom, and with which outcome."""
+    from nstance.admin.shard import fanout, groups, printing, records
 
-    answers = asking.ask(reach, lambda client: rollouts.history(client, group)).forgive_absence()
-    found = [records.revision_row(shard, records.revision(each)) for shard, told in answers.good for each in told]
-    columns = records.columns(records.REVISION_COLUMNS, several=reach.several)
-    output.show(found, form, columns=columns, whole=("shard", "revision", "outcome"))
-    answers.check()
-
-
-def _steer(reach: Reach, form: str, dry_run: bool, group: str, act: "Callable[[Client], Any]") -> None:
-    from nstance.admin.shard import asking, groups, plans
-
-    async def work(client: "Client") -> Any:
-        await groups.find(client, group)
-        answer = await act(client)
-        return answer.plan if dry_run else answer.group
-
-    answers = asking.ask(reach, work)
-    if dry_run:
-        plans.show(answers, reach, form)
-        return
-    show_groups(answers.good, reach, form)
+    answers = fanout.call_shards(selection, lambda client: groups.history(client, group)).ignore_not_found().flatten()
+    found = [records.revision_row(shard, records.revision(each)) for shard, each in answers.results]
+    printing.print_rows(selection, found, columns=records.REVISION_COLUMNS, unbroken=("revision", "outcome"))
     answers.check()

@@ -7,18 +7,27 @@ import click
 from nstance.admin import options, output
 from nstance.admin.commands.group import dry_run_flag, var_flag
 from nstance.admin.help import Group
-from nstance.admin.options import format_flag, name
-from nstance.admin.reach import Reach, reach_flags
+from nstance.admin.options import name
+from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:
     from nstance.admin.client import Client
-    from nstance.admin.shard.asking import Answers
 
 EXAMPLES = """\
 nstance-admin instance list --group web --shard us-west-2a
 nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
 nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
 """
+LIST_EXAMPLES = """\
+nstance-admin instance list --all-shards
+nstance-admin instance list --group web --shard us-west-2a -o json
+nstance-admin instance list --unknown --all-shards
+"""
+CREATE_EXAMPLES = """\
+nstance-admin instance create --group web --shard us-west-2a
+nstance-admin instance create --group web --instance-type large --var ROLE=test --shard us-west-2a
+"""
+_EXAMPLE = "nstance-admin instance {} wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a\n"
 
 
 @click.group(cls=Group, examples=EXAMPLES)
@@ -28,213 +37,115 @@ def command() -> None:
 
 instance_argument = click.argument("instance", type=options.instance)
 
-LIST_EXAMPLES = """\
-nstance-admin instance list --all-shards
-nstance-admin instance list --group web --shard us-west-2a -o json
-nstance-admin instance list --unknown --all-shards
-"""
-SHOW_EXAMPLES = """\
-nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
-"""
-CREATE_EXAMPLES = """\
-nstance-admin instance create --group web --shard us-west-2a
-nstance-admin instance create --group web --instance-type large --var ROLE=test --shard us-west-2a
-"""
-DELETE_EXAMPLES = """\
-nstance-admin instance delete wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
-"""
-DRAINED_EXAMPLES = """\
-nstance-admin instance drained wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
-"""
-ADOPT_EXAMPLES = """\
-nstance-admin instance adopt wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
-"""
-RELEASE_EXAMPLES = """\
-nstance-admin instance release wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
-"""
-REPLACE_EXAMPLES = """\
-nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
-"""
-
 
 @command.command("list", examples=LIST_EXAMPLES)
 @click.option("--group", type=name, metavar="GROUP", help="Only of this group.")
-@click.option("--deleted", is_flag=True, help="Also those that were deleted or failed lately.")
-@click.option("--unknown", is_flag=True, help="Instead VMs with the shard's tags that no record knows.")
-@format_flag
-@reach_flags
-def list_instances(reach: Reach, group: str | None, deleted: bool, unknown: bool, form: str) -> None:
-    """List instances with state, age, whether they are ready, and what is out of the ordinary."""
-    from nstance.admin.shard import asking, instances
+@click.option("--deleted", is_flag=True, help="Include recently deleted or failed ones.")
+@click.option("--unknown", is_flag=True, help="List VMs with the shard's tags that have no record instead.")
+@shard_flags
+def list_instances(selection: ShardSelection, group: str | None, deleted: bool, unknown: bool) -> None:
+    """List instances with their state, readiness, age, and notes about what needs attention."""
+    from nstance.admin.shard import fanout, instances, printing, unknown_vms
 
     if unknown:
-        _list_unknown(reach, group, form)
+        answers = fanout.call_shards(selection, unknown_vms.list_unknown_vms).flatten()
+        printing.print_unknown_vms(selection, answers, group=group)
         return
-    answers = asking.ask(
-        reach, lambda client: instances.everything(client, group=group or "", deleted=deleted)
-    ).forgive_absence()
-    _show([(shard, status) for shard, found in answers.good for status in found], reach, form)
-    answers.check()
+    answers = fanout.call_shards(
+        selection, lambda client: instances.list_instances(client, group=group or "", deleted=deleted)
+    )
+    printing.print_instances(selection, answers.ignore_not_found().flatten())
 
 
-@command.command(examples=SHOW_EXAMPLES)
+@command.command(examples="nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards\n")
 @instance_argument
-@format_flag
-@reach_flags
-def show(reach: Reach, instance: str, form: str) -> None:
-    """Show everything about INSTANCE. With --all-shards: wherever it is."""
-    from nstance.admin.shard import asking, records
+@shard_flags
+def show(selection: ShardSelection, instance: str) -> None:
+    """Show all details of INSTANCE. With --all-shards: in the shard that has it."""
+    from nstance.admin.shard import fanout, printing
 
-    answers = asking.ask(reach, lambda client: client.call("GetInstanceStatus", instance_id=instance)).forgive_absence()
-    for shard, status in answers.good:
-        record = records.instance(shard, status)
-        output.show_one(records.instance_lines(record) if form == "table" else record, form)
-    answers.check()
+    answers = fanout.call_shards(selection, lambda client: client.call("GetInstanceStatus", instance_id=instance))
+    printing.print_instance_details(selection, answers.ignore_not_found())
 
 
 @command.command(examples=CREATE_EXAMPLES)
-@click.option("--group", type=name, required=True, metavar="GROUP", help="Whose template it is made from.")
-@click.option("--instance-type", default="", metavar="TYPE", help="The provider's name; left out: the group's.")
+@click.option("--group", type=name, required=True, metavar="GROUP", help="The group whose template it uses.")
+@click.option("--instance-type", default="", metavar="TYPE", help="The provider's name; default: the group's.")
 @var_flag
 @dry_run_flag
-@format_flag
-@reach_flags
+@shard_flags
 def create(
-    reach: Reach, group: str, instance_type: str, vars: tuple[tuple[str, str], ...], dry_run: bool, form: str
+    selection: ShardSelection, group: str, instance_type: str, vars: tuple[tuple[str, str], ...], dry_run: bool
 ) -> None:
-    """Make one instance on demand: on top of the group's size, never counted, never replaced."""
-    from nstance.admin.shard import asking, fresh, groups
+    """Create one on-demand instance: on top of the group's size, and never replaced."""
+    from nstance.admin.shard import fanout, groups, instances, printing
 
     async def work(client: "Client") -> Any:
         await groups.find(client, group)
         return await client.call(
             "CreateInstance",
             group=group,
-            uuid=fresh.uuid(),
+            uuid=instances.new_uuid(),
             instance_type=instance_type,
             vars=dict(vars),
             dry_run=dry_run,
         )
 
-    answers = asking.ask(reach, work)
+    answers = fanout.call_shards(selection, work)
     if dry_run:
-        _plan(answers, reach, form)
-        return
-    _show(answers.good, reach, form)
-    answers.check()
+        printing.print_plan(selection, answers.map(lambda answer: answer.plan))
+    else:
+        printing.print_instances(selection, answers)
 
 
-@command.command(examples=DELETE_EXAMPLES)
+def _instance_command(verb: str, help: str) -> None:
+    """A command that makes one call about one instance and prints its new status, or the plan."""
+
+    @command.command(verb, help=help, examples=_EXAMPLE.format(verb))
+    @instance_argument
+    @dry_run_flag
+    @shard_flags
+    def run(selection: ShardSelection, instance: str, dry_run: bool) -> None:
+        from nstance.admin.shard import fanout, printing
+
+        rpc = f"{verb.capitalize()}Instance"
+        answers = fanout.call_shards(
+            selection, lambda client: client.call(rpc, instance_id=instance, dry_run=dry_run)
+        ).ignore_not_found()
+        if dry_run:
+            printing.print_plan(selection, answers.map(lambda answer: answer.plan))
+        elif verb == "release":
+            rows = [{"shard": shard, "released": instance} for shard, _ in answers.results]
+            output.print_rows(rows, selection.form, columns=("shard", "released"))
+            answers.check()
+        else:
+            printing.print_instances(selection, answers)
+
+
+_instance_command("delete", "Drain and delete INSTANCE. Its group creates another one if it counts toward the size.")
+_instance_command("replace", "Create another instance in place of INSTANCE, then delete INSTANCE.")
+_instance_command(
+    "adopt",
+    """Create a record for INSTANCE, whose VM has the shard's tags but no record.
+
+    Its group must be missing an instance: scale it up first. If the agent has not presented its certificate yet, it gets
+    the time that a new instance has to register; then the VM is replaced.""",
+)
+_instance_command("release", "Delete the VM of INSTANCE, which has the shard's tags but no record.")
+
+
+@command.command(examples=_EXAMPLE.format("drained"))
 @instance_argument
 @dry_run_flag
-@format_flag
-@reach_flags
-def delete(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
-    """Delete INSTANCE, drained first. If it counts, its group makes another one."""
-    _on_one("DeleteInstance", reach, instance, dry_run, form)
+@shard_flags
+def drained(selection: ShardSelection, instance: str, dry_run: bool) -> None:
+    """Acknowledge that INSTANCE is drained: it is deleted now instead of at its deadline."""
+    from nstance.admin.shard import fanout, instances, printing
 
-
-@command.command(examples=REPLACE_EXAMPLES)
-@instance_argument
-@dry_run_flag
-@format_flag
-@reach_flags
-def replace(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
-    """Make another instance in INSTANCE's place, then let it go."""
-    _on_one("ReplaceInstance", reach, instance, dry_run, form)
-
-
-@command.command(examples=DRAINED_EXAMPLES)
-@instance_argument
-@dry_run_flag
-@format_flag
-@reach_flags
-def drained(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
-    """Say that INSTANCE, which is draining, is empty: it is deleted now and not at its deadline."""
-    from nstance.admin.shard import asking, instances, plans
-
-    answers = asking.ask(
-        reach, lambda client: instances.say_drained(client, instance, dry_run=dry_run)
-    ).forgive_absence()
+    answers = fanout.call_shards(
+        selection, lambda client: instances.acknowledge_drained(client, instance, dry_run=dry_run)
+    ).ignore_not_found()
     if dry_run:
-        answers.good = [(shard, [instances.departure(status)]) for shard, status in answers.good]
-        plans.show(answers, reach, form)
-        return
-    _show(answers.good, reach, form)
-    answers.check()
-
-
-@command.command(examples=ADOPT_EXAMPLES)
-@instance_argument
-@dry_run_flag
-@format_flag
-@reach_flags
-def adopt(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
-    """Make a record for INSTANCE, whose VM runs with the shard's tags and has none.
-
-    Its group must lack an instance: scale it up first. An agent that has not presented its certificate yet gets the time
-    that a new instance has to register; after that the VM is replaced."""
-    _on_one("AdoptInstance", reach, instance, dry_run, form)
-
-
-@command.command(examples=RELEASE_EXAMPLES)
-@instance_argument
-@dry_run_flag
-@format_flag
-@reach_flags
-def release(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
-    """Delete the VM of INSTANCE, which has the shard's tags and no record."""
-    from nstance.admin.shard import asking
-
-    answers = asking.ask(
-        reach, lambda client: client.call("ReleaseInstance", instance_id=instance, dry_run=dry_run)
-    ).forgive_absence()
-    if dry_run:
-        _plan(answers, reach, form)
-        return
-    output.show(
-        [{"shard": shard, "released": instance} for shard, _ in answers.good], form, columns=("shard", "released")
-    )
-    answers.check()
-
-
-def _list_unknown(reach: Reach, group: str | None, form: str) -> None:
-    from nstance.admin.shard import asking, fresh, records, unknown
-
-    answers = asking.ask(reach, unknown.everything)
-    found = [unknown.record(shard, vm) for shard, vms in answers.good for vm in vms if group in (None, vm.group)]
-    now = fresh.now()
-    rows = [unknown.row(record, now=now) for record in found] if form == "table" else found
-    columns = records.columns(unknown.COLUMNS, several=reach.several)
-    output.show(rows, form, columns=columns, whole=("shard", "instance", "age"))
-    answers.check()
-
-
-def _on_one(rpc: str, reach: Reach, instance: str, dry_run: bool, form: str) -> None:
-    from nstance.admin.shard import asking
-
-    answers = asking.ask(
-        reach, lambda client: client.call(rpc, instance_id=instance, dry_run=dry_run)
-    ).forgive_absence()
-    if dry_run:
-        _plan(answers, reach, form)
-        return
-    _show(answers.good, reach, form)
-    answers.check()
-
-
-def _plan(answers: "Answers[Any]", reach: Reach, form: str) -> None:
-    from nstance.admin.shard import plans
-
-    answers.good = [(shard, status.plan) for shard, status in answers.good]
-    plans.show(answers, reach, form)
-
-
-def _show(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:
-    from nstance.admin.shard import fresh, records
-
-    all_records = [records.instance(shard, status) for shard, status in found]
-    now = fresh.now()
-    rows = [records.instance_row(record, now=now) for record in all_records] if form == "table" else all_records
-    columns = records.columns(records.INSTANCE_COLUMNS, several=reach.several)
-    output.show(rows, form, columns=columns, whole=("shard", "instance", "age"))
+        printing.print_plan(selection, answers.map(lambda status: [instances.planned_deletion(status)]))
+    else:
+        printing.print_instances(selection, answers)

@@ -8,15 +8,15 @@ import click
 
 from nstance.admin.help import Command
 from nstance.admin.options import flag
-from nstance.admin.reach import Reach, everywhere_flags
+from nstance.admin.shard_flags import ShardSelection, all_shards_flags
 from nstance.config import addresses
 
 if TYPE_CHECKING:
     from nstance.config.addresses import Address
 
-TOKEN = "NSTANCE_ADMIN_TOKEN"
-MAX_TOKEN_FILE = 4096
-HERE, EVERYWHERE = "127.0.0.1:8080", ":8080"
+TOKEN_VARIABLE = "NSTANCE_ADMIN_TOKEN"
+MAX_TOKEN_FILE_BYTES = 4096
+LOOPBACK, ALL_INTERFACES = "127.0.0.1:8080", ":8080"
 
 EXAMPLES = """\
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993
@@ -40,16 +40,16 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--bind",
     type=_bind,
     metavar="[HOST]:PORT",
-    show_default=f"{HERE}, or {EVERYWHERE} with --tls-cert",
-    help="Where to listen.",
+    show_default=f"{LOOPBACK}, or {ALL_INTERFACES} with --tls-cert",
+    help="The address to listen on.",
 )
-@flag("--tls-cert", type=_file, help="Your certificate, in PEM. Browsers refuse Ed25519.")
+@flag("--tls-cert", type=_file, help="The certificate, in PEM. Browsers reject Ed25519.")
 @flag("--tls-key", type=_file, help="Its key.")
-@flag("--token-file", type=_file, help=f"The bearer token that callers show; or {TOKEN}.")
-@flag("--client-ca", type=_file, help="Callers show a certificate of this CA instead.")
-@everywhere_flags
+@flag("--token-file", type=_file, help=f"The bearer token that clients must send; or {TOKEN_VARIABLE}.")
+@flag("--client-ca", type=_file, help="Accept clients with a certificate of this CA instead.")
+@all_shards_flags
 def command(
-    reach: Reach,
+    selection: ShardSelection,
     bind: "Address | None",
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -58,22 +58,22 @@ def command(
 ) -> None:
     """Serve the shard commands over HTTP, described in /openapi.json.
 
-    On an address that other machines can reach it demands your TLS certificate, and a token or a client CA."""
-    from nstance.admin import failures
-    from nstance.admin.http import access, serving
-    from nstance.admin.running import run
+    An address that other machines can reach requires a TLS certificate, and a token or a client CA."""
+    from nstance.admin import errors
+    from nstance.admin.event_loop import run
+    from nstance.admin.http import access, server
 
     if bind is None:
-        bind = addresses.parse(HERE if tls_cert is None else EVERYWHERE)
-    token = os.environ.get(TOKEN)
+        bind = addresses.parse(LOOPBACK if tls_cert is None else ALL_INTERFACES)
+    token = os.environ.get(TOKEN_VARIABLE)
     if token_file is not None:
         if token is not None:
-            raise click.UsageError(f"expected --token-file or {TOKEN}, found both")
+            raise click.UsageError(f"expected --token-file or {TOKEN_VARIABLE}, found both")
         with token_file.open("rb") as file:
-            token = file.read(MAX_TOKEN_FILE).decode("utf-8", "replace").strip()
+            token = file.read(MAX_TOKEN_FILE_BYTES).decode("utf-8", "replace").strip()
     guard = access.Access(token=token, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca)
     try:
         guard.check(bind)
-    except failures.Refused as problem:
+    except errors.CommandError as problem:
         raise click.UsageError(str(problem)) from None
-    run(serving.serve(reach, bind, guard))
+    run(server.serve(selection, bind, guard))

@@ -4,8 +4,8 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Group
-from nstance.admin.options import format_flag, name
-from nstance.admin.reach import Reach, reach_flags
+from nstance.admin.options import name
+from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 STATUS_EXAMPLES = """\
 nstance-admin config status --shard us-west-2a --servers us-west-2a=10.0.0.1:8993
@@ -28,78 +28,71 @@ def command() -> None:
 
 
 @command.command(examples=STATUS_EXAMPLES)
-@format_flag
-@reach_flags
-def status(reach: Reach, form: str) -> None:
-    """Show which config is in force, who leads, and why a newer config was refused."""
-    from nstance.admin.shard import asking, records
+@shard_flags
+def status(selection: ShardSelection) -> None:
+    """Show the active config, the leader, and why a newer config was rejected."""
+    from nstance.admin.shard import fanout, records
 
-    answers = asking.ask(reach, lambda client: client.call("GetConfigStatus"))
-    rows = [records.config(shard, answer) for shard, answer in answers.good]
-    output.show(rows, form, columns=("shard", "leader", "epoch", "etag", "last_modified", "size"), whole=("etag",))
-    if form == "table":
+    answers = fanout.call_shards(selection, lambda client: client.call("GetConfigStatus"))
+    rows = [records.config(shard, answer) for shard, answer in answers.results]
+    columns = ("shard", "leader", "epoch", "etag", "last_modified", "size")
+    output.print_rows(rows, selection.form, columns=columns, unbroken=("etag",))
+    if selection.is_table:
         for row in rows:
             for problem in row["errors"]:
-                output.note(f"shard {row['shard']} refuses a newer config: {problem}")
+                output.note(f"shard {row['shard']} rejects a newer config: {problem}")
     answers.check()
 
 
 @command.command(examples=REFRESH_EXAMPLES)
-@click.option("--dry-run", is_flag=True, help="Have it read and checked only, and show what it would change.")
-@format_flag
-@reach_flags
-def refresh(reach: Reach, dry_run: bool, form: str) -> None:
-    """Have the shard read its config from the bucket now, and not at its next look.
+@click.option("--dry-run", is_flag=True, help="Only read and check it, and show what it would change.")
+@shard_flags
+def refresh(selection: ShardSelection, dry_run: bool) -> None:
+    """Make the shard read its config from the bucket now.
 
-    A config that is not valid is refused with its problems, the old one goes on, and the exit code is 1."""
-    from nstance.admin import failures
-    from nstance.admin.shard import asking, plans, records
+    An invalid config is rejected with its problems, the previous one stays active, and the exit code is 1."""
+    from nstance.admin import errors
+    from nstance.admin.shard import fanout, printing, records
 
-    answers = asking.ask(reach, lambda client: client.call("RefreshConfig", dry_run=dry_run))
-    answers.bad += [
-        (
-            shard,
-            failures.Refused(f"the new config {'would be' if dry_run else 'was'} refused: {'; '.join(answer.errors)}"),
-        )
-        for shard, answer in answers.good
+    answers = fanout.call_shards(selection, lambda client: client.call("RefreshConfig", dry_run=dry_run))
+    verb = "would be" if dry_run else "was"
+    answers.failures += [
+        (shard, errors.CommandError(f"the new config {verb} rejected: {'; '.join(answer.errors)}"))
+        for shard, answer in answers.results
         if answer.errors
     ]
-    output.warn(warning for _, answer in answers.good for warning in answer.warnings)
-    if dry_run:
-        answers.good = [(shard, answer) for shard, answer in answers.good if not answer.errors]
-        for shard, answer in answers.good:
-            output.note(
-                f"shard {shard}: config {answer.etag} is new" if answer.updated else f"shard {shard}: nothing is new"
-            )
-            if answer.needs_restart:
-                output.note(f"shard {shard}: a restart would be needed for {', '.join(answer.needs_restart)}")
-        answers.good = [(shard, answer.plan) for shard, answer in answers.good]
-        plans.show(answers, reach, form, groups=True)
+    output.warn(warning for _, answer in answers.results for warning in answer.warnings)
+    if not dry_run:
+        rows = [records.refreshed(shard, answer) for shard, answer in answers.results]
+        columns = ("shard", "updated", "etag", "needs_restart")
+        output.print_rows(rows, selection.form, columns=columns, unbroken=("etag",))
+        answers.check()
         return
-    rows = [records.refreshed(shard, answer) for shard, answer in answers.good]
-    output.show(rows, form, columns=("shard", "updated", "etag", "needs_restart"), whole=("etag",))
-    answers.check()
+    answers.results = [(shard, answer) for shard, answer in answers.results if not answer.errors]
+    for shard, answer in answers.results:
+        output.note(f"shard {shard}: " + (f"config {answer.etag} is new" if answer.updated else "no new config"))
+        if answer.needs_restart:
+            output.note(f"shard {shard}: servers must be restarted for {', '.join(answer.needs_restart)}")
+    printing.print_plan(selection, answers.map(lambda answer: answer.plan), name_groups=True)
 
 
 @command.command(examples=DIFF_EXAMPLES)
 @click.argument("group", type=name, required=False)
-@format_flag
-@reach_flags
-def diff(reach: Reach, group: str | None, form: str) -> None:
+@shard_flags
+def diff(selection: ShardSelection, group: str | None) -> None:
     """Compare the config file, the API and reality for each group, or for GROUP.
 
-    FILE is what the config in force says, API what was set through the API and overrides it, ACTUAL what is there. The
-    exit code is 1 if they differ anywhere: a setting that the API overrides with another value, a group that does not have
-    its size of ready instances, or instances of another type."""
-    from nstance.admin.shard import asking, diff, records
+    FILE is the value in the config file, API the value that the API set over it, ACTIVE the one of both that counts,
+    ACTUAL what exists. The exit code is 1 if they differ: the API overrides a setting with another value, a group does not
+    have its size of ready instances, or instances have another type."""
+    from nstance.admin.shard import diff, fanout, printing
 
-    answers = asking.ask(reach, lambda client: diff.compare(client, group)).forgive_absence()
-    rows = [row for _, found in answers.good for row in found]
-    if form != "table":
-        output.show(rows, form, columns=())
+    answers = fanout.call_shards(selection, lambda client: diff.compare(client, group)).ignore_not_found()
+    rows = [row for _, found in answers.results for row in found]
+    if selection.is_table:
+        printing.print_rows(selection, diff.table(rows), columns=diff.COLUMNS, unbroken=("group", "setting"))
     else:
-        columns = records.columns(diff.COLUMNS, several=reach.several)
-        output.show(diff.table(rows), form, columns=columns, whole=("shard", "group", "setting"))
+        output.print_rows(rows, selection.form, columns=())
     answers.check()
     if any(row["differs"] for row in rows):
         click.get_current_context().exit(1)

@@ -4,8 +4,7 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Command
-from nstance.admin.options import format_flag
-from nstance.admin.reach import Reach, reach_flags
+from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 EXAMPLES = """\
 nstance-admin status --all-shards
@@ -15,23 +14,23 @@ watch nstance-admin status --all-shards
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@format_flag
-@reach_flags
-def command(reach: Reach, form: str) -> None:
-    """Show shards, leaders, groups, sizes and trouble on one screen.
+@shard_flags
+def command(selection: ShardSelection) -> None:
+    """Show shards, leaders, groups, sizes and problems on one screen.
 
-    What is healthy is one line; what is not is opened: its instances and the latest trouble. The exit code is 1 if a
-    shard does not answer."""
-    from nstance.admin.shard import asking, fresh, overview, tree
+    Healthy groups share a line; the others show their instances and latest problems. The exit code is 1 if a shard does
+    not answer."""
+    from nstance.admin.shard import fanout, overview, status_tree
 
-    now = fresh.now()
-    answers = asking.ask(reach, lambda client: overview.look(client, now=now))
-    if form != "table":
-        output.show_one({"shards": [overview.document(view) for _, view in answers.good]}, form)
-    else:
-        trees = {shard: tree.draw(shard, view, now=now) for shard, view in answers.good}
-        trees |= {shard: tree.unreachable(shard) for shard, _ in answers.bad}
+    now = output.now()
+    answers = fanout.call_shards(selection, lambda client: overview.load_shard(client, now=now))
+    if selection.is_table:
+        trees = {shard: status_tree.draw(shard, view, now=now) for shard, view in answers.results}
+        trees |= {shard: status_tree.unreachable(shard) for shard, _ in answers.failures}
         console = output.console()
         for shard in sorted(trees):
             console.print(trees[shard])
+    else:
+        shards = [overview.document(view) for _, view in answers.results]
+        output.print_record({"shards": shards}, selection.form)
     answers.check()

@@ -1,1 +1,1 @@
-"""`nstance-admin serve`: the shard commands as an HTTP API, for programs and for browsers."""
+"""`nstance-admin serve`: the shard commands as an HTTP API, for programs and browsers."""

@@ -1,8 +1,8 @@
-"""Who may use the API, and over what.
+"""Authentication of the HTTP API.
 
-On a loopback address anybody on the machine may. Elsewhere a caller shows a bearer token or a client certificate, and
-only over TLS. The trap is the browser: a foreign page can send requests to a loopback address too, so there the Host
-must be a loopback name, and no foreign Origin may ask for anything.
+On a loopback address every local user has access. Elsewhere a client needs a bearer token or a client certificate, and
+TLS. The trap is the browser: a foreign page can send requests to a loopback address too. So the Host must be a loopback
+name there, and requests with a foreign Origin are rejected.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from nstance.admin import failures
+from nstance.admin import errors
 from nstance.config.addresses import Address
 
-MIN_TOKEN, MAX_TOKEN = 16, 1024
-OPEN = frozenset({"/", "/health", "/openapi.json"})  # say nothing about the shards
+MIN_TOKEN_LENGTH, MAX_TOKEN_LENGTH = 16, 1024
+PUBLIC_PATHS = frozenset({"/", "/health", "/openapi.json"})  # reveal nothing about the shards
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -42,28 +42,32 @@ class Access:
         return f"Access(token={'set' if self.token else None}, tls={self.tls_cert}, client_ca={self.client_ca})"
 
     @property
-    def guarded(self) -> bool:
+    def is_guarded(self) -> bool:
         return self.token is not None or self.client_ca is not None
 
     def check(self, bind: Address) -> None:
-        """Raises Refused for what would be open to everybody, or readable on its way."""
+        """Raises CommandError for a setup that would be open to everybody, or readable on the network."""
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise failures.Refused("--tls-cert and --tls-key come together, found only one of them")
+            raise errors.CommandError("expected both --tls-cert and --tls-key, found only one of them")
         if self.client_ca is not None and self.tls_cert is None:
-            raise failures.Refused("--client-ca needs --tls-cert and --tls-key: client certificates exist only in TLS")
+            raise errors.CommandError("--client-ca needs --tls-cert and --tls-key: client certificates need TLS")
         if self.token is not None and not (
-            MIN_TOKEN <= len(self.token) <= MAX_TOKEN and self.token.isascii() and self.token.isprintable()
+            MIN_TOKEN_LENGTH <= len(self.token) <= MAX_TOKEN_LENGTH
+            and self.token.isascii()
+            and self.token.isprintable()
         ):
-            raise failures.Refused(f"expected a token of {MIN_TOKEN} to {MAX_TOKEN} printable ASCII characters")
+            raise errors.CommandError(
+                f"expected a token of {MIN_TOKEN_LENGTH} to {MAX_TOKEN_LENGTH} printable ASCII characters"
+            )
         if is_loopback(bind.host):
             return
         missing = ["--tls-cert and --tls-key"] if self.tls_cert is None else []
-        if not self.guarded:
+        if not self.is_guarded:
             missing.append("a token (--token-file or NSTANCE_ADMIN_TOKEN) or --client-ca")
         if missing:
-            raise failures.Refused(
-                f"{bind} can be reached from other machines, which needs {', and '.join(missing)}; "
-                f"or bind to this machine only, with --bind 127.0.0.1:{bind.port}"
+            raise errors.CommandError(
+                f"{bind} can be reached from other machines, which requires {', and '.join(missing)}; "
+                f"or listen only on this machine with --bind 127.0.0.1:{bind.port}"
             )
 
     def context(self) -> ssl.SSLContext | None:
@@ -77,21 +81,21 @@ class Access:
                 context.load_verify_locations(self.client_ca)
                 context.verify_mode = ssl.CERT_OPTIONAL if self.token is not None else ssl.CERT_REQUIRED
         except FileNotFoundError:
-            named = [path for path in (self.tls_cert, self.tls_key, self.client_ca) if path and not path.exists()]
-            raise failures.Refused(f"there is no file {named[0] if named else self.tls_cert}") from None
+            missing = [path for path in (self.tls_cert, self.tls_key, self.client_ca) if path and not path.exists()]
+            raise errors.CommandError(f"there is no file {missing[0] if missing else self.tls_cert}") from None
         except (ssl.SSLError, ValueError) as problem:
-            raise failures.Refused(f"the TLS certificate, key or CA cannot be used: {problem}") from problem
+            raise errors.CommandError(f"the TLS certificate, key or CA cannot be used: {problem}") from problem
         return context
 
     def admits(self, request: web.Request) -> bool:
-        if not self.guarded:
+        if not self.is_guarded:
             return is_loopback(_host(request))
         if self.client_ca is not None and request.transport and request.transport.get_extra_info("peercert"):
             return True
-        kind, _, shown = request.headers.get("Authorization", "").partition(" ")
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
         if self.token is None or kind.lower() != "bearer":
             return False
-        return hmac.compare_digest(_digest(shown.strip()), _digest(self.token))
+        return hmac.compare_digest(_digest(token.strip()), _digest(self.token))
 
 
 def _digest(text: str) -> bytes:
@@ -99,12 +103,12 @@ def _digest(text: str) -> bytes:
 
 
 def _no_password() -> str:
-    """Without this, OpenSSL would ask on the terminal, and wait."""
+    """Without this, OpenSSL would prompt on the terminal."""
     raise ValueError("the private key is encrypted; expected a plain PEM key")
 
 
 def _host(request: web.Request) -> str:
-    """Its name without the port."""
+    """Without the port."""
     host = request.host
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
 
@@ -118,22 +122,23 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def gate(access: Access) -> Middleware:
-    """The middleware that every request passes."""
+def access_middleware(access: Access) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = request.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != request.host:
-            return refusal(403, "requests of other sites are refused")
-        if not access.admits(request) and (request.path not in OPEN or not access.guarded):
-            if access.guarded:
-                return refusal(401, "expected a bearer token or a client certificate", **{"WWW-Authenticate": "Bearer"})
-            return refusal(403, "without a token this is only for localhost: use that name")
+            return error_response(403, "requests from other sites are rejected")
+        if not access.admits(request) and (request.path not in PUBLIC_PATHS or not access.is_guarded):
+            if access.is_guarded:
+                return error_response(
+                    401, "expected a bearer token or a client certificate", **{"WWW-Authenticate": "Bearer"}
+                )
+            return error_response(403, "without a token only localhost has access: use that name")
         return await handler(request)
 
     return check
 
 
-def refusal(code: int, message: str, **headers: str) -> web.Response:
+def error_response(code: int, message: str, **headers: str) -> web.Response:
     return web.json_response({"error": message}, status=code, headers={**HEADERS, **headers})

@@ -1,4 +1,4 @@
-"""The API's own description, made from the routes that are served."""
+"""The OpenAPI document, generated from the routes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,20 @@ from typing import Any
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
-MAYBE: Schema = {"type": ["string", "null"]}
+OPTIONAL: Schema = {"type": ["string", "null"]}
 NUMBER: Schema = {"type": "integer"}
 FLAG: Schema = {"type": "boolean"}
-MOMENT: Schema = {"type": ["string", "null"], "format": "date-time"}
+TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 
 
-def thing(**fields: Schema) -> Schema:
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+def record_schema(fields: Mapping[str, Schema]) -> Schema:
+    """Keys are field names, several with the same schema separated by blanks."""
+    properties = {name: schema for names, schema in fields.items() for name in names.split()}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def many(schema: Schema) -> Schema:
+def list_schema(schema: Schema) -> Schema:
     return {"type": "array", "items": schema}
 
 
@@ -26,107 +28,76 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def answer(name: str, item: Schema) -> Schema:
-    """`errors` names the shards that failed; it is left out when none did."""
-    whole = thing(**{name: many(item)})
-    whole["properties"] = {**whole["properties"], "errors": many(ref("ShardError")), "error": TEXT}
-    return whole
+def reply_schema(name: str, item: str) -> Schema:
+    """`errors` names the shards that failed; it is left out if none did."""
+    schema = record_schema({name: list_schema(ref(item))})
+    schema["properties"] |= {"errors": list_schema(ref("ShardError")), "error": TEXT}
+    return schema
 
+
+_ROLLOUT: Schema = {"anyOf": [ref("Revision"), {"type": "null"}]}
 
 SCHEMAS: Mapping[str, Schema] = {
-    "Error": thing(error=TEXT),
-    "ShardError": thing(shard=TEXT, error=TEXT),
-    "ConfigStatus": thing(shard=TEXT, etag=TEXT, last_modified=MOMENT, size=NUMBER),
-    "Refreshed": thing(shard=TEXT, updated=FLAG, etag=TEXT),
-    "GroupName": thing(group=TEXT),
-    "Steered": thing(shard=TEXT, group=TEXT, rollout={"anyOf": [ref("Revision"), {"type": "null"}]}),
-    "Revision": thing(
-        revision=TEXT,
-        outcome=TEXT,
-        by=MAYBE,
-        started=MOMENT,
-        finished=MOMENT,
-        updated=NUMBER,
-        ready=NUMBER,
-        outdated=NUMBER,
-        failures=NUMBER,
-        message=MAYBE,
+    "Error": record_schema({"error": TEXT}),
+    "ShardError": record_schema({"shard error": TEXT}),
+    "ConfigStatus": record_schema({"shard etag": TEXT, "last_modified": TIME, "size": NUMBER}),
+    "Refreshed": record_schema({"shard": TEXT, "updated": FLAG, "etag": TEXT}),
+    "GroupName": record_schema({"group": TEXT}),
+    "Steered": record_schema({"shard group": TEXT, "rollout": _ROLLOUT}),
+    "Revision": record_schema(
+        {
+            "revision outcome": TEXT,
+            "by": OPTIONAL,
+            "started finished": TIME,
+            "updated ready outdated failures": NUMBER,
+            "message": OPTIONAL,
+        }
     ),
-    "History": thing(shard=TEXT, group=TEXT, revisions=many(ref("Revision"))),
-    "Scaled": thing(shard=TEXT, group=TEXT, size=NUMBER),
-    "ScaleRequest": thing(group=TEXT, size={**NUMBER, "minimum": 0}),
-    "Group": thing(
-        shard=TEXT,
-        group=TEXT,
-        tenant=TEXT,
-        template=TEXT,
-        size=NUMBER,
-        size_source=thing(kind=MAYBE, by=MAYBE, at=MOMENT, config_size={"type": ["integer", "null"]}),
-        actual_size=NUMBER,
-        ready_size=NUMBER,
-        not_ready=NUMBER,
-        blocked=TEXTS,
-        draining=NUMBER,
-        on_demand=NUMBER,
-        instance_type=TEXT,
-        subnet_pool=TEXT,
-        vars={"type": "object", "additionalProperties": TEXT},
-        overrides=many(thing(field=TEXT, value=TEXT, file_value=MAYBE, by=MAYBE, at=MOMENT)),
-        static=FLAG,
-        paused=FLAG,
-        rollout={"anyOf": [ref("Revision"), {"type": "null"}]},
-        last_error=MAYBE,
-        provider_ids=TEXTS,
-        etag=TEXT,
+    "History": record_schema({"shard group": TEXT, "revisions": list_schema(ref("Revision"))}),
+    "Scaled": record_schema({"shard group": TEXT, "size": NUMBER}),
+    "ScaleRequest": record_schema({"group": TEXT, "size": {**NUMBER, "minimum": 0}}),
+    "Group": record_schema(
+        {
+            "shard group tenant template instance_type subnet_pool etag": TEXT,
+            "size actual_size ready_size not_ready draining on_demand": NUMBER,
+            "static paused": FLAG,
+            "last_error": OPTIONAL,
+            "blocked provider_ids": TEXTS,
+            "vars": {"type": "object", "additionalProperties": TEXT},
+            "rollout": _ROLLOUT,
+            "size_source": record_schema(
+                {"kind by": OPTIONAL, "at": TIME, "config_size": {"type": ["integer", "null"]}}
+            ),
+            "overrides": list_schema(record_schema({"field value": TEXT, "file_value by": OPTIONAL, "at": TIME})),
+        }
     ),
-    "Instance": thing(
-        shard=TEXT,
-        instance_id=TEXT,
-        provider_id=MAYBE,
-        group=TEXT,
-        state=TEXT,
-        reason=MAYBE,
-        message=MAYBE,
-        on_demand=FLAG,
-        suspect=FLAG,
-        connected=FLAG,
-        drifted=FLAG,
-        cloned=FLAG,
-        instance_type=TEXT,
-        subnet=MAYBE,
-        ipv4=MAYBE,
-        ipv6=MAYBE,
-        hostname=MAYBE,
-        created=MOMENT,
-        registered=MOMENT,
-        last_report=MOMENT,
-        drain_deadline=MOMENT,
-        vm_status=TEXT,
-        vm_gone=FLAG,
-        replaces=MAYBE,
-        ready=FLAG,
-        not_ready=MAYBE,
-        first_ready=MOMENT,
-        revision=MAYBE,
-        checks=many(thing(name=TEXT, passing=FLAG, message=MAYBE, since=MOMENT)),
+    "Instance": record_schema(
+        {
+            "shard instance_id group state instance_type vm_status": TEXT,
+            "provider_id reason message subnet ipv4 ipv6 hostname replaces not_ready revision": OPTIONAL,
+            "on_demand suspect connected drifted cloned vm_gone ready": FLAG,
+            "created registered last_report drain_deadline first_ready": TIME,
+            "checks": list_schema(record_schema({"name": TEXT, "passing": FLAG, "message": OPTIONAL, "since": TIME})),
+        }
     ),
-    "Event": thing(shard=TEXT, time=MOMENT, group=TEXT, instance_id=TEXT, reason=TEXT, message=TEXT),
+    "Event": record_schema({"shard": TEXT, "time": TIME, "group instance_id reason message": TEXT}),
 }
 
 PARAMETERS: Mapping[str, tuple[str, Schema]] = {
-    "shard": ("The shard to ask; or all_shards.", TEXT),
-    "all_shards": ("Ask all shards.", FLAG),
+    "shard": ("The shard to call; or all_shards.", TEXT),
+    "all_shards": ("Call all shards.", FLAG),
     "group": ("Only of this group.", TEXT),
     "instance": ("Only of this instance.", TEXT),
-    "deleted": ("Also those that were deleted or failed lately.", FLAG),
+    "deleted": ("Include recently deleted or failed ones.", FLAG),
     "limit": ("The newest so many.", {**NUMBER, "minimum": 0, "maximum": 1000, "default": 100}),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What one route is, for the description and for checking its query."""
+    """One route: its description and the query that it accepts."""
 
+    handler: str  # method of `routes.Api`
     summary: str
     query: Sequence[str] = ()
     body: str | None = None
@@ -135,15 +106,15 @@ class Operation:
     media: str = "application/json"
 
     @property
-    def guarded(self) -> bool:
-        """It says something about shards."""
+    def is_protected(self) -> bool:
+        """It reveals something about shards."""
         return bool(self.query)
 
 
 def document(operations: Mapping[tuple[str, str], Operation], *, version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), operation in operations.items():
-        paths.setdefault(path, {})[method.lower()] = _described(method, path, operation)
+        paths.setdefault(path, {})[method.lower()] = _describe(method, path, operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Nstance admin API", "version": version},
@@ -156,11 +127,11 @@ def document(operations: Mapping[tuple[str, str], Operation], *, version: str) -
     }
 
 
-def _described(method: str, path: str, operation: Operation) -> dict[str, Any]:
+def _describe(method: str, path: str, operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {operation.media: {"schema": operation.reply}}
     if operation.stream:
         content["text/event-stream"] = {"schema": TEXT}
-    # Refused before anybody was asked, or by all shards.
+    # Rejected before any shard was called, or by all shards.
     failure = {"anyOf": [ref("Error"), operation.reply]} if operation.query else ref("Error")
     described: dict[str, Any] = {
         "operationId": "-".join([method.lower(), *filter(None, path.replace(".", "/").split("/"))]),
@@ -172,10 +143,10 @@ def _described(method: str, path: str, operation: Operation) -> dict[str, Any]:
         "responses": {
             "200": {"description": "All shards answered.", "content": content},
             **({"207": {"description": "Some shards failed.", "content": content}} if operation.query else {}),
-            "default": {"description": "It failed.", "content": {"application/json": {"schema": failure}}},
+            "default": {"description": "The request failed.", "content": {"application/json": {"schema": failure}}},
         },
     }
-    if not operation.guarded:
+    if not operation.is_protected:
         described["security"] = []
     if operation.body:
         body = {"required": True, "content": {"application/json": {"schema": ref(operation.body)}}}

@@ -1,6 +1,6 @@
-"""The routes: each asks the shards that its query names, side by side, and answers with what they said.
+"""The routes: each calls the selected shards in parallel and returns their answers.
 
-All answered: 200. Some: 207, with the others under `errors`. None: the code that fits the failure.
+The status is 200 if all shards answered, 207 if some did (`errors` has the others), and otherwise that of the first failure.
 """
 
 import json
@@ -11,62 +11,83 @@ from typing import Any
 from aiohttp import web
 from grpclib.const import Status
 
-from nstance.admin import failures, output
-from nstance.admin.client import Client, Refusal
+from nstance.admin import errors, output
+from nstance.admin.client import Client, ShardError
 from nstance.admin.http import access, openapi, stream
-from nstance.admin.http.openapi import Operation, answer, ref
-from nstance.admin.shard import asking, groups, history, instances, records, rollouts
+from nstance.admin.http.openapi import Operation, reply_schema
+from nstance.admin.shard import fanout, groups, history, instances, records
+from nstance.admin.shard.history import EventQuery
 from nstance.clock import Clock
 from nstance.model import ids
 from nstance.model.ids import ShardId
 
-MAX_BODY = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 MAX_SIZE = 2**31 - 1
+MAX_EVENTS = 1000
 
-WHICH = ("shard", "all_shards")
+SELECTION = ("shard", "all_shards")
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("GET", "/"): Operation(summary="A page that says where the API is.", reply=openapi.TEXT, media="text/html"),
-    ("GET", "/health"): Operation(summary="Whether this program runs.", reply=openapi.thing(status=openapi.TEXT)),
-    ("GET", "/openapi.json"): Operation(summary="This description.", reply={"type": "object"}),
+    ("GET", "/"): Operation(
+        handler="page", summary="A page with a link to the API.", reply=openapi.TEXT, media="text/html"
+    ),
+    ("GET", "/health"): Operation(
+        handler="health", summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
+    ),
+    ("GET", "/openapi.json"): Operation(handler="description", summary="This description.", reply={"type": "object"}),
     ("GET", "/config/status"): Operation(
-        summary="The config that is in force.", query=WHICH, reply=answer("shards", ref("ConfigStatus"))
+        handler="config_status",
+        summary="The active config.",
+        query=SELECTION,
+        reply=reply_schema("shards", "ConfigStatus"),
     ),
     ("POST", "/config/refresh"): Operation(
-        summary="Read the config from the bucket now.", query=WHICH, reply=answer("shards", ref("Refreshed"))
+        handler="config_refresh",
+        summary="Read the config from the bucket now.",
+        query=SELECTION,
+        reply=reply_schema("shards", "Refreshed"),
     ),
     ("POST", "/group/scale"): Operation(
-        summary="Set the size of a group.", query=WHICH, body="ScaleRequest", reply=answer("results", ref("Scaled"))
+        handler="group_scale",
+        summary="Set the size of a group.",
+        query=SELECTION,
+        body="ScaleRequest",
+        reply=reply_schema("results", "Scaled"),
     ),
     ("GET", "/group/history"): Operation(
+        handler="group_history",
         summary="The revisions of a group, newest first.",
-        query=(*WHICH, "group"),
-        reply=answer("groups", ref("History")),
+        query=(*SELECTION, "group"),
+        reply=reply_schema("groups", "History"),
     ),
     ("POST", "/group/rollback"): Operation(
+        handler="group_rollback",
         summary="Return a group to the last revision that was fully rolled out.",
-        query=WHICH,
+        query=SELECTION,
         body="GroupName",
-        reply=answer("results", ref("Steered")),
+        reply=reply_schema("results", "Steered"),
     ),
     ("POST", "/group/resume-rollout"): Operation(
-        summary="Let a rollout go on that is paused or halted, or end a rollback.",
-        query=WHICH,
+        handler="group_resume_rollout",
+        summary="Continue a paused or halted rollout, or end a rollback.",
+        query=SELECTION,
         body="GroupName",
-        reply=answer("results", ref("Steered")),
+        reply=reply_schema("results", "Steered"),
     ),
     ("GET", "/groups"): Operation(
-        summary="Groups with their sizes.", query=WHICH, reply=answer("groups", ref("Group"))
+        handler="groups", summary="Groups with their sizes.", query=SELECTION, reply=reply_schema("groups", "Group")
     ),
     ("GET", "/instances"): Operation(
+        handler="instances",
         summary="Instances with their states.",
-        query=(*WHICH, "group", "deleted"),
-        reply=answer("instances", ref("Instance")),
+        query=(*SELECTION, "group", "deleted"),
+        reply=reply_schema("instances", "Instance"),
     ),
     ("GET", "/events"): Operation(
-        summary="What happened and why, oldest first. As text/event-stream: these, then what happens.",
-        query=(*WHICH, "group", "instance", "limit"),
-        reply=answer("events", ref("Event")),
+        handler="events",
+        summary="What happened and why, oldest first. As text/event-stream it continues with new events.",
+        query=(*SELECTION, "group", "instance", "limit"),
+        reply=reply_schema("events", "Event"),
         stream=True,
     ),
 }
@@ -86,8 +107,8 @@ PAGE = """<!doctype html>
 """
 
 
-class Wrong(Exception):
-    """What the caller said makes no sense; the message says what was expected."""
+class BadRequestError(Exception):
+    """The request is invalid; the message says what was expected."""
 
     def __init__(self, message: str, *, code: int = 400) -> None:
         super().__init__(message)
@@ -95,24 +116,12 @@ class Wrong(Exception):
 
 
 def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -> web.Application:
-    app = web.Application(middlewares=[access.gate(guard), _answered], client_max_size=MAX_BODY)
+    app = web.Application(
+        middlewares=[access.access_middleware(guard), _errors_as_json], client_max_size=MAX_BODY_BYTES
+    )
     api = Api(clients, clock)
-    handlers: Mapping[tuple[str, str], access.Handler] = {
-        ("GET", "/"): api.page,
-        ("GET", "/health"): api.health,
-        ("GET", "/openapi.json"): api.description,
-        ("GET", "/config/status"): api.config_status,
-        ("POST", "/config/refresh"): api.config_refresh,
-        ("POST", "/group/scale"): api.group_scale,
-        ("GET", "/group/history"): api.group_history,
-        ("POST", "/group/rollback"): api.group_rollback,
-        ("POST", "/group/resume-rollout"): api.group_resume_rollout,
-        ("GET", "/groups"): api.groups,
-        ("GET", "/instances"): api.instances,
-        ("GET", "/events"): api.events,
-    }
-    assert handlers.keys() == OPERATIONS.keys()
-    for (method, path), handler in handlers.items():
+    for (method, path), operation in OPERATIONS.items():
+        handler: access.Handler = getattr(api, operation.handler)
         if method == "GET":
             app.router.add_get(path, handler)  # HEAD too
         else:
@@ -121,28 +130,26 @@ def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -
 
 
 @web.middleware
-async def _answered(request: web.Request, handler: access.Handler) -> web.StreamResponse:
-    """Whatever goes wrong is said in JSON."""
+async def _errors_as_json(request: web.Request, handler: access.Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Wrong as problem:
-        return access.refusal(problem.code, str(problem))
-    except stream.TooMany as problem:
-        return access.refusal(503, str(problem))
-    except web.HTTPException as problem:
-        if problem.status < 400:
+    except BadRequestError as error:
+        return access.error_response(error.code, str(error))
+    except stream.TooManyStreamsError as error:
+        return access.error_response(503, str(error))
+    except web.HTTPException as error:
+        if error.status < 400:
             raise
-        extra = {"Allow": problem.headers["Allow"]} if "Allow" in problem.headers else {}
-        return access.refusal(problem.status, problem.reason.lower(), **extra)
+        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return access.error_response(error.status, error.reason.lower(), **headers)
     except Exception as bug:
         output.note(f"{request.method} {request.path} failed: unexpected {type(bug).__name__}: {bug}")
-        return access.refusal(500, "this is a bug; the log of nstance-admin serve says more")
+        return access.error_response(500, "internal error, probably a bug; see the output of nstance-admin serve")
 
 
 class Api:
     def __init__(self, clients: Sequence[Client], clock: Clock) -> None:
         self._clients = {client.shard: client for client in clients}
-        self._clock = clock
         self._streams = stream.Streams(clock)
 
     async def page(self, request: web.Request) -> web.Response:
@@ -155,152 +162,139 @@ class Api:
         return _json(openapi.document(OPERATIONS, version=metadata.version("nstance")))
 
     async def config_status(self, request: web.Request) -> web.Response:
-        answers = await self._ask(request, lambda client: client.call("GetConfigStatus"))
-        wanted = ("shard", "etag", "last_modified", "size")
-        found = [records.config(shard, status) for shard, status in answers.good]
-        return _reply("shards", [{name: record[name] for name in wanted} for record in found], answers)
+        answers = await self._call(request, lambda client: client.call("GetConfigStatus"))
+        found = [records.config(shard, status) for shard, status in answers.results]
+        keys = ("shard", "etag", "last_modified", "size")
+        return _reply("shards", [{key: record[key] for key in keys} for record in found], answers)
 
     async def config_refresh(self, request: web.Request) -> web.Response:
-        answers = await self._ask(request, lambda client: client.call("RefreshConfig"))
-        rows = [{"shard": shard, "updated": told.updated, "etag": told.etag} for shard, told in answers.good]
-        refused = [(shard, told) for shard, told in answers.good if told.errors]
-        answers.good = [(shard, told) for shard, told in answers.good if not told.errors]
-        for shard, told in refused:
-            message = f"the new config was refused: {'; '.join(told.errors)}"
-            answers.bad.append((shard, Refusal(message, Status.FAILED_PRECONDITION)))
+        answers = await self._call(request, lambda client: client.call("RefreshConfig"))
+        rows = [{"shard": shard, "updated": each.updated, "etag": each.etag} for shard, each in answers.results]
+        for shard, each in answers.results:
+            if each.errors:
+                message = f"the new config was rejected: {'; '.join(each.errors)}"
+                answers.failures.append((shard, ShardError(message, Status.FAILED_PRECONDITION)))
+        answers.results = [(shard, each) for shard, each in answers.results if not each.errors]
         return _reply("shards", rows, answers)
 
     async def group_scale(self, request: web.Request) -> web.Response:
-        name, size = await _scale_request(request)
-        desired = groups.Wish(size=size, vars={})
-        answers = await self._ask(request, lambda client: groups.change(client, name, desired.apply, dry_run=False))
-        found = [{"shard": shard, "group": told.group.key, "size": told.group.size} for shard, told in answers.good]
+        body = await _read_body(request, "group", "size")
+        name, size = body["group"], body["size"]
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
+            raise BadRequestError(f"size: expected a whole number from 0 to {MAX_SIZE}")
+        change = groups.GroupChange(size=size, vars={})
+        answers = await self._call(request, lambda client: groups.change(client, name, change.apply, dry_run=False))
+        found = [{"shard": shard, "group": each.group.key, "size": each.group.size} for shard, each in answers.results]
         return _reply("results", found, answers)
 
     async def group_history(self, request: web.Request) -> web.Response:
         name = request.query.get("group", "")
         if not ids.is_name(name):
-            raise Wrong("group: expected the name of a group")
-        answers = await self._ask(request, lambda client: rollouts.history(client, name))
+            raise BadRequestError("group: expected the name of a group")
+        answers = await self._call(request, lambda client: groups.history(client, name))
         found = [
-            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in told]}
-            for shard, told in answers.good
+            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in revisions]}
+            for shard, revisions in answers.results
         ]
         return _reply("groups", found, answers)
 
     async def group_rollback(self, request: web.Request) -> web.Response:
-        name = await _group_request(request)
-        return await self._steered(request, name, lambda client: client.call("RollbackGroup", key=name))
+        return await self._control_rollout(request, "RollbackGroup")
 
     async def group_resume_rollout(self, request: web.Request) -> web.Response:
-        name = await _group_request(request)
-        return await self._steered(request, name, lambda client: client.call("ResumeRollout", key=name))
+        return await self._control_rollout(request, "ResumeRollout")
 
-    async def _steered(self, request: web.Request, name: str, act: Callable[[Client], Awaitable[Any]]) -> web.Response:
-        answers = await self._ask(request, act)
+    async def _control_rollout(self, request: web.Request, rpc: str) -> web.Response:
+        name = (await _read_body(request, "group"))["group"]
+        answers = await self._call(request, lambda client: client.call(rpc, key=name))
         found = [
-            {"shard": shard, "group": name, "rollout": records.group(shard, told.group)["rollout"]}
-            for shard, told in answers.good
+            {"shard": shard, "group": name, "rollout": records.group(shard, each.group)["rollout"]}
+            for shard, each in answers.results
         ]
         return _reply("results", found, answers)
 
     async def groups(self, request: web.Request) -> web.Response:
-        answers = await self._ask(request, groups.everything)
-        found = [records.group(shard, status) for shard, some in answers.good for status in some]
+        answers = await self._call(request, groups.list_groups)
+        found = [records.group(shard, status) for shard, status in answers.flatten().results]
         return _reply("groups", found, answers)
 
     async def instances(self, request: web.Request) -> web.Response:
         group, deleted = request.query.get("group", ""), _flag(request, "deleted")
-        answers = await self._ask(request, lambda client: instances.everything(client, group=group, deleted=deleted))
-        answers.forgive_absence()
-        found = [records.instance(shard, status) for shard, told in answers.good for status in told]
+        answers = await self._call(
+            request, lambda client: instances.list_instances(client, group=group, deleted=deleted)
+        )
+        answers.ignore_not_found()
+        found = [records.instance(shard, status) for shard, status in answers.flatten().results]
         return _reply("instances", found, answers)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        chosen = self._chosen(request)
-        group, instance, limit = request.query.get("group", ""), request.query.get("instance", ""), _limit(request)
+        clients = self._selected(request)
+        group, instance = request.query.get("group", ""), request.query.get("instance", "")
+        query = EventQuery(group=group, instance=instance, limit=_limit(request))
         if request.method != "HEAD" and "text/event-stream" in request.headers.get("Accept", ""):
-            return await self._streams.serve(request, chosen, group=group, instance=instance, limit=limit)
-        answers = await asking.each(
-            chosen, lambda client: history.latest(client, group=group, instance=instance, limit=max(1, limit))
-        )
-        return _reply("events", history.merged(answers.good, limit=limit), answers)
+            return await self._streams.serve(request, clients, query)
+        answers = await fanout.call_each(clients, lambda client: history.latest(client, query))
+        return _reply("events", history.merge_events(answers.results, limit=query.limit), answers)
 
-    async def _ask(self, request: web.Request, work: Callable[[Client], Awaitable[Any]]) -> asking.Answers[Any]:
-        return await asking.each(self._chosen(request), work)
+    async def _call(self, request: web.Request, work: Callable[[Client], Awaitable[Any]]) -> fanout.Answers[Any]:
+        return await fanout.call_each(self._selected(request), work)
 
-    def _chosen(self, request: web.Request) -> list[Client]:
+    def _selected(self, request: web.Request) -> list[Client]:
         operation = OPERATIONS["GET" if request.method == "HEAD" else request.method, request.path]
-        if twice := sorted(name for name in set(request.query) if len(request.query.getall(name)) > 1):
-            raise Wrong(f"expected {', '.join(twice)} once, found it several times")
+        if repeated := sorted(name for name in set(request.query) if len(request.query.getall(name)) > 1):
+            raise BadRequestError(f"expected {', '.join(repeated)} once, found it several times")
         if unknown := sorted(set(request.query) - set(operation.query)):
-            raise Wrong(f"unknown query {', '.join(unknown)}; expected {', '.join(operation.query)}")
+            raise BadRequestError(f"unknown query {', '.join(unknown)}; expected {', '.join(operation.query)}")
         shard = request.query.get("shard")
         if _flag(request, "all_shards") == (shard is not None):
-            raise Wrong("expected exactly one of ?shard=NAME and ?all_shards=true")
+            raise BadRequestError("expected exactly one of ?shard=NAME and ?all_shards=true")
         if shard is None:
             return list(self._clients.values())
         if shard not in self._clients:
-            raise Wrong(f"there is no shard of this name; there are: {', '.join(self._clients)}", code=404)
+            raise BadRequestError(f"there is no such shard; there are: {', '.join(self._clients)}", code=404)
         return [self._clients[ShardId(shard)]]
 
 
 def _flag(request: web.Request, name: str) -> bool:
-    given = request.query.get(name, "false")
-    if given not in ("true", "false"):
-        raise Wrong(f"{name}: expected true or false")
-    return given == "true"
+    value = request.query.get(name, "false")
+    if value not in ("true", "false"):
+        raise BadRequestError(f"{name}: expected true or false")
+    return value == "true"
 
 
 def _limit(request: web.Request) -> int:
-    given = request.query.get("limit", "100")
-    if not given.isascii() or not given.isdigit() or len(given) > 4 or int(given) > 1000:
-        raise Wrong("limit: expected a number from 0 to 1000")
-    return int(given)
+    value = request.query.get("limit", "100")
+    if not value.isascii() or not value.isdigit() or len(value) > 4 or int(value) > MAX_EVENTS:
+        raise BadRequestError(f"limit: expected a number from 0 to {MAX_EVENTS}")
+    return int(value)
 
 
-async def _said(request: web.Request, *names: str) -> dict[str, Any]:
-    """The request's body: an object with these names, one of them a group."""
+async def _read_body(request: web.Request, *names: str) -> dict[str, Any]:
+    """A JSON object with exactly these fields, one of which is a group."""
     if request.content_type != "application/json":
-        raise Wrong("expected Content-Type: application/json", code=415)
+        raise BadRequestError("expected Content-Type: application/json", code=415)
     try:
-        said = json.loads(await request.read())
+        body = json.loads(await request.read())
     except (ValueError, RecursionError):
-        raise Wrong(f"expected a JSON object with {' and '.join(names)}") from None
-    if not isinstance(said, dict) or said.keys() != set(names):
-        raise Wrong(f"expected a JSON object with exactly {' and '.join(names)}")
-    if not isinstance(said["group"], str) or not ids.is_name(said["group"]):
-        raise Wrong("group: expected the name of a group")
-    return said
+        raise BadRequestError(f"expected a JSON object with {' and '.join(names)}") from None
+    if not isinstance(body, dict) or body.keys() != set(names):
+        raise BadRequestError(f"expected a JSON object with exactly {' and '.join(names)}")
+    if not isinstance(body["group"], str) or not ids.is_name(body["group"]):
+        raise BadRequestError("group: expected the name of a group")
+    return body
 
 
-async def _group_request(request: web.Request) -> str:
-    name: str = (await _said(request, "group"))["group"]
-    return name
-
-
-async def _scale_request(request: web.Request) -> tuple[str, int]:
-    said = await _said(request, "group", "size")
-    group, size = said["group"], said["size"]
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
-        raise Wrong(f"size: expected a whole number from 0 to {MAX_SIZE}")
-    return group, size
-
-
-def _reply(name: str, found: Sequence[Mapping[str, Any]], answers: asking.Answers[Any]) -> web.Response:
+def _reply(name: str, found: Sequence[Mapping[str, Any]], answers: fanout.Answers[Any]) -> web.Response:
     body: dict[str, Any] = {name: list(found)}
-    if not answers.bad:
+    if not answers.failures:
         return _json(body)
-    body["errors"] = [{"shard": shard, "error": failures.explain(problem)} for shard, problem in answers.bad]
-    if answers.good:
+    body["errors"] = [{"shard": shard, "error": errors.explain(error)} for shard, error in answers.failures]
+    if answers.results:
         return _json(body, code=207)
-    first = answers.bad[0][1]
-    return _json({**body, "error": failures.explain(first)}, code=_code(first))
-
-
-def _code(problem: failures.Refused) -> int:
-    """What the shard thinks of *our* certificate is not the caller's fault: that is a bad gateway."""
-    return CODES.get(problem.code, 502) if isinstance(problem, Refusal) else 502
+    first = answers.failures[0][1]
+    # If the shard rejects this program's own certificate, the client is not at fault: that is a bad gateway.
+    code = CODES.get(first.code, 502) if isinstance(first, ShardError) else 502
+    return _json({**body, "error": errors.explain(first)}, code=code)
 
 
 def _json(body: Mapping[str, Any], *, code: int = 200) -> web.Response:

@@ -1,1 +1,1 @@
-"""The work of the shard commands: what is asked of running servers."""
+"""The work of the shard commands: calls to the operator API and how their results are shown."""

@@ -1,7 +1,8 @@
-"""Each group's settings side by side: what the config file says, what the API has set, what is in force, what is there."""
+"""Compares each group's settings: in the config file, set through the API, active, and actual."""
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from nstance.admin.client import Client
 from nstance.admin.shard import groups, instances
@@ -13,10 +14,10 @@ LEAVING = ("draining", "deleting")
 
 
 async def compare(client: Client, name: str | None) -> list[Record]:
-    found = [await groups.find(client, name)] if name is not None else await groups.everything(client)
-    running = await instances.everything(client, group=name or "")
+    found = [await groups.find(client, name)] if name is not None else await groups.list_groups(client)
+    members = await instances.list_instances(client, group=name or "")
     types: dict[str, Counter[str]] = {}
-    for each in running:
+    for each in members:
         if not each.on_demand and each.state not in LEAVING:
             types.setdefault(each.group, Counter())[each.instance_type] += 1
     return [
@@ -25,62 +26,54 @@ async def compare(client: Client, name: str | None) -> list[Record]:
 
 
 def rows(group: Record, types: Counter[str]) -> list[Record]:
-    """Size and instance type always, vars where the API sets them. `types`: how many instances of each there are."""
+    """Size and instance type always, vars only if the API sets them. `types`: the number of instances of each type."""
     overrides = {each["field"]: each for each in group["overrides"]}
     size, ready, source = group["size"], group["ready_size"], group["size_source"]
-    there = str(group["actual_size"]) + (f" ({ready} ready)" if ready != group["actual_size"] else "")
+    actual = str(group["actual_size"]) + (f" ({ready} ready)" if ready != group["actual_size"] else "")
     counts = [f"{kind} {count}" for kind, count in sorted(types.items()) if kind]
     file_type = overrides["instance_type"]["file_value"] if "instance_type" in overrides else group["instance_type"]
     found = [
         _row(
             group,
             "size",
-            source["config_size"] if group["static"] else None,
-            size if source["kind"] == "api" else None,
-            size,
-            actual=there,
-            drifts=(group["actual_size"], ready) != (size, size),
+            file=source["config_size"] if group["static"] else None,
+            api=size if source["kind"] == "api" else None,
+            active=size,
+            actual=actual,
         ),
         _row(
             group,
             "instance_type",
-            (file_type or None) if group["static"] else None,
-            overrides["instance_type"]["value"] if "instance_type" in overrides else None,
-            group["instance_type"],
-            actual=", ".join(counts),
-            drifts=any(kind != group["instance_type"] for kind in types),
+            file=(file_type or None) if group["static"] else None,
+            api=overrides["instance_type"]["value"] if "instance_type" in overrides else None,
+            active=group["instance_type"],
+            actual=", ".join(counts) or None,
         ),
     ]
+    if (group["actual_size"], ready) != (size, size):
+        found[0]["differs"].append("actual")
+    if any(kind != group["instance_type"] for kind in types):
+        found[1]["differs"].append("actual")
     for field, each in overrides.items():
         if field.startswith("vars."):
-            found.append(_row(group, field, each["file_value"], each["value"], each["value"]))
+            value = each["value"]
+            found.append(_row(group, field, file=each["file_value"], api=value, active=value, actual=None))
     return found
 
 
-def _row(
-    group: Record,
-    setting: str,
-    file: object,
-    api: object,
-    active_config: object,
-    *,
-    actual: str = "",
-    drifts: bool = False,
-) -> Record:
-    overridden = group["static"] and api is not None and file != api
+def _row(group: Record, setting: str, **values: Any) -> Record:
+    """`values`: of the file, of the API, active and actual."""
+    is_overridden = group["static"] and values["api"] is not None and values["file"] != values["api"]
     return {
         "shard": group["shard"],
         "group": group["group"],
         "setting": setting,
-        "file": file,
-        "api": api,
-        "active": active_config,
-        "actual": actual or None,
-        "differs": [*(["overridden"] if overridden else []), *(["actual"] if drifts else [])],
+        **values,
+        "differs": ["overridden"] if is_overridden else [],
     }
 
 
 def table(rows: Sequence[Record]) -> list[Record]:
-    """Without instance types where nobody names any."""
-    named = ("file", "api", "active", "actual")
-    return [row for row in rows if row["setting"] != "instance_type" or any(row[each] for each in named)]
+    """Without the instance type where none is set."""
+    columns = ("file", "api", "active", "actual")
+    return [row for row in rows if row["setting"] != "instance_type" or any(row[each] for each in columns)]

@@ -1,4 +1,4 @@
-"""Groups of one shard: found by name, and changed without undoing what somebody else changes at the same time."""
+"""Groups of one shard: found by name, and changed without overwriting what others change at the same time."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -7,13 +7,14 @@ from typing import Any
 
 from grpclib.const import Status
 
-from nstance.admin.client import Client, Refusal
+from nstance.admin.client import Client, ShardError
 from nstance.v1 import operator_pb2
 
-ATTEMPTS = 20  # of several writers at once only one gets through each time
+ATTEMPTS = 20  # of several concurrent writers only one succeeds each time
+MAX_NAMES = 10  # in an error message
 
-
-_UPDATE = {  # from a command's names to the wire's
+_FIELDS = ("template", "size", "instance_type", "subnet_pool", "drain_timeout")
+_ROLLOUT_FIELDS = {  # from a command's names to the wire's
     "max_surge": "max_surge",
     "max_unavailable": "max_unavailable",
     "order": "update_order",
@@ -26,8 +27,8 @@ _UPDATE = {  # from a command's names to the wire's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a command says of a group. None: nothing."""
+class GroupChange:
+    """The settings that a command changes. None: unchanged."""
 
     template: str | None = None
     size: int | None = None
@@ -50,7 +51,7 @@ class Wish:
     args: str | None = None
 
     def apply(self, config: Any) -> None:
-        for field in ("template", "size", "instance_type", "subnet_pool", "drain_timeout"):
+        for field in _FIELDS:
             value = getattr(self, field)
             if value is not None:
                 setattr(config, field, value)
@@ -59,13 +60,14 @@ class Wish:
             config.vars.pop(name, None)
         for field in self.unset:
             config.ClearField(field)
-        said = {field: getattr(self, name) for name, field in _UPDATE.items() if getattr(self, name) is not None}
-        if said:
+        rollout = {field: getattr(self, name) for name, field in _ROLLOUT_FIELDS.items()}
+        if any(value is not None for value in rollout.values()):
             if not config.update_set:
                 config.max_surge = 1
             config.update_set = True
-            for field, value in said.items():
-                setattr(config, field, value)
+            for field, value in rollout.items():
+                if value is not None:
+                    setattr(config, field, value)
         if self.load_balancers:
             config.load_balancers[:] = self.load_balancers
         if self.args is not None:
@@ -73,56 +75,51 @@ class Wish:
 
     @property
     def unset(self) -> list[str]:
-        """Settings to give back to the configuration file; vars are simply not sent any more."""
+        """Settings to reset to the configuration file; vars are simply not sent any more."""
         return ["size"] * self.unset_size + ["instance_type"] * self.unset_instance_type
 
     @property
-    def empty(self) -> bool:
-        said = operator_pb2.GroupConfig()
-        self.apply(said)
-        return said == operator_pb2.GroupConfig() and not (self.unset_vars or self.unset or self._resets)
-
-    @property
-    def _resets(self) -> bool:
-        """An empty text gives a setting back to its default."""
+    def is_empty(self) -> bool:
+        config = operator_pb2.GroupConfig()
+        self.apply(config)
+        # An empty text resets a setting to its default.
         texts = (self.template, self.instance_type, self.subnet_pool, self.drain_timeout, self.args)
-        return any(text == "" for text in texts)
+        return config == operator_pb2.GroupConfig() and not (self.unset_vars or self.unset or "" in texts)
 
 
-async def everything(client: Client) -> Sequence[Any]:
+async def list_groups(client: Client) -> Sequence[Any]:
     found: Sequence[Any] = (await client.call("ListGroups")).groups
     return found
 
 
 async def find(client: Client, name: str) -> Any:
-    """The group's status. Raises Refusal with the names that there are."""
-    found = await everything(client)
+    """The group's status. Raises ShardError with the names of existing groups."""
+    found = await list_groups(client)
     for group in found:
         if group.key == name:
             return group
     names = [group.key for group in found]
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {_few(names)}" if names else "there are no groups"
-    raise Refusal(f"there is no group {name} ({hint})", Status.NOT_FOUND)
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    if near := difflib.get_close_matches(name, names, 1):
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"there are: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are no groups"
+    raise ShardError(f"there is no group {name} ({hint})", Status.NOT_FOUND)
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-
-
-async def create(client: Client, name: str, desired: Wish, *, dry_run: bool) -> Any:
-    if any(group.key == name for group in await everything(client)):
-        raise Refusal(f"group {name} exists already; change it with `group update`", Status.ALREADY_EXISTS)
+async def create(client: Client, name: str, change: GroupChange, *, dry_run: bool) -> Any:
+    if any(group.key == name for group in await list_groups(client)):
+        raise ShardError(f"group {name} already exists; change it with `group update`", Status.ALREADY_EXISTS)
     config = operator_pb2.GroupConfig()
-    desired.apply(config)
+    change.apply(config)
     return await client.call("UpsertGroup", key=name, config=config, dry_run=dry_run)
 
 
 async def change(
     client: Client, name: str, edit: Callable[[Any], None], *, dry_run: bool, unset: Sequence[str] = ()
 ) -> Any:
-    """Only what `edit` touches changes: it is applied to what the API has set before, and again if somebody else was
-    faster. `unset`: what is given back to the config file."""
+    """Applies `edit` to the current settings, again if another client was faster, so only what it touches changes.
+    `unset`: settings to reset to the configuration file."""
     for attempt in range(ATTEMPTS):
         group = await find(client, name)
         config = operator_pb2.GroupConfig()
@@ -132,24 +129,31 @@ async def change(
             return await client.call(
                 "UpsertGroup", key=name, config=config, etag=group.etag, unset=unset, dry_run=dry_run
             )
-        except Refusal as refusal:
-            if refusal.code is not Status.ABORTED or attempt == ATTEMPTS - 1:
+        except ShardError as error:
+            if error.code is not Status.ABORTED or attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
 
 
-async def plan(client: Client, name: str, desired: Wish) -> Any:
-    """Of the group as it is, or as it would be; with a template also of one that is not there yet."""
+async def plan(client: Client, name: str, change: GroupChange) -> Any:
+    """For the group as it is, or after the change; with a template also for one that does not exist yet."""
     request = operator_pb2.PlanGroupRequest(key=name)
     try:
         group = await find(client, name)
-    except Refusal as refusal:
-        if refusal.code is not Status.NOT_FOUND or not desired.template:
+    except ShardError as error:
+        if error.code is not Status.NOT_FOUND or not change.template:
             raise
     else:
-        if not desired.empty:
+        if not change.is_empty:
             request.config.CopyFrom(group.config)
-    if not desired.empty:
-        desired.apply(request.config)
-        request.unset.extend(desired.unset)
+    if not change.is_empty:
+        change.apply(request.config)
+        request.unset.extend(change.unset)
     return await client.call("PlanGroup", request)
+
+
+async def history(client: Client, name: str) -> Sequence[Any]:
+    """Its revisions, newest first. Raises ShardError."""
+    await find(client, name)
+    found: Sequence[Any] = (await client.call("ListRevisions", key=name)).revisions
+    return found

@@ -1,15 +1,16 @@
-"""Events of several shards: the latest, then those that come.
+"""Events of several shards: the latest ones, then new ones as they happen.
 
-Every server of a shard gives an event the same ID, and later ones higher IDs, so whoever follows asks for what came after
-the last one seen. The traps: an unreachable shard must neither end the following nor be passed over in silence; and the
-times are those of the leaders' clocks, so a shard's own order is that of the IDs.
+All servers of a shard give an event the same ID, and later ones higher IDs, so following means to ask for events after the
+last ID. The traps: an unreachable shard must neither end the following nor be ignored silently. And times come from the
+leaders' clocks, so the order within a shard is that of the IDs.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from nstance.admin import failures
+from nstance.admin import errors
 from nstance.admin.client import Client
 from nstance.admin.shard.records import Record, event
 from nstance.clock import Clock
@@ -17,80 +18,88 @@ from nstance.model.ids import ShardId
 
 POLL_SECONDS = 0.5
 PAGE = 500
-WAITING = 1_000
-
-Tell = Callable[[ShardId, str], None]
+MAX_QUEUED = 1_000
 
 
-async def latest(client: Client, *, group: str, instance: str = "", limit: int) -> Sequence[Any]:
-    found: Sequence[Any] = (await client.call("ListEvents", group=group, instance_id=instance, limit=limit)).events
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery:
+    group: str = ""
+    instance: str = ""
+    limit: int = 100  # the newest ones to start with
+
+
+async def latest(client: Client, query: EventQuery) -> Sequence[Any]:
+    """At least one, even for limit 0: following starts after it."""
+    answer = await client.call("ListEvents", group=query.group, instance_id=query.instance, limit=max(1, query.limit))
+    found: Sequence[Any] = answer.events
     return found
 
 
-def merged(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int) -> list[Record]:
-    """Oldest first; the newest `limit` of all. Each shard's in their own order, also if a clock went back."""
+def merge_events(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int) -> list[Record]:
+    """The newest `limit` of all, oldest first. Each shard's events keep their order, also if its clock went back."""
     found = []
     for shard, events in shards:
-        latest = 0
-        for told in events:
-            latest = max(latest, told.time_unix_ms)
-            found.append((latest, shard, told))
-    found.sort(key=lambda each: each[:2])
-    return [event(shard, told) for _, shard, told in found[max(0, len(found) - limit) :]]
+        newest = 0
+        for each in events:
+            newest = max(newest, each.time_unix_ms)
+            found.append((newest, shard, each))
+    found.sort(key=lambda entry: entry[:2])
+    return [event(shard, each) for _, shard, each in found[max(0, len(found) - limit) :]]
 
 
 async def follow(
-    found: Sequence[Client],
+    clients: Sequence[Client],
+    query: EventQuery,
     *,
     after: dict[ShardId, int],
-    begin: int,
-    group: str,
-    instance: str = "",
-    tell: Tell,
+    on_status: Callable[[ShardId, str], None],
     clock: Clock,
 ) -> AsyncGenerator[tuple[int, Record], None]:
-    """Events after the given IDs, for ever, each with its own; of a shard that has none yet, because it did not answer,
-    from its newest `begin` on. `tell` hears when a shard stops answering and when it answers again."""
-    queue: asyncio.Queue[tuple[int, Record] | Exception] = asyncio.Queue(WAITING)
+    """Yields events after the given IDs, each with its own ID, forever. A shard without an ID, because it did not answer
+    yet, starts with its newest `query.limit`. `on_status` is called when a shard stops and resumes answering."""
+    queue: asyncio.Queue[tuple[int, Record] | Exception] = asyncio.Queue(MAX_QUEUED)
 
     async def watch(client: Client) -> None:
         try:
-            await _watch(client)
+            await poll(client)
         except Exception as bug:
             await queue.put(bug)
 
-    async def _watch(client: Client) -> None:
-        last, silent, shown = after.get(client.shard, 0), False, client.shard in after or begin > 0
-        limit = PAGE if client.shard in after else max(1, begin)
+    async def poll(client: Client) -> None:
+        is_known = client.shard in after
+        last, is_failing, is_shown = after.get(client.shard, 0), False, is_known or query.limit > 0
+        limit = PAGE if is_known else max(1, query.limit)
         while True:
             try:
-                answer = await client.call("ListEvents", group=group, instance_id=instance, after_id=last, limit=limit)
-            except failures.Refused as problem:
-                if not silent:
-                    tell(client.shard, f"{failures.explain(problem)}; trying on")
-                silent = True
+                answer = await client.call(
+                    "ListEvents", group=query.group, instance_id=query.instance, after_id=last, limit=limit
+                )
+            except errors.CommandError as error:
+                if not is_failing:
+                    on_status(client.shard, f"{errors.explain(error)}; retrying")
+                is_failing = True
                 await clock.sleep(2 * POLL_SECONDS)
                 continue
-            if silent:
-                tell(client.shard, "answers again")
-                silent = False
-            for told in answer.events:
-                last = max(last, told.id)
-                if shown:
-                    await queue.put((told.id, event(client.shard, told)))
-            limit, shown = PAGE, True
+            if is_failing:
+                on_status(client.shard, "answers again")
+                is_failing = False
+            for each in answer.events:
+                last = max(last, each.id)
+                if is_shown:
+                    await queue.put((each.id, event(client.shard, each)))
+            limit, is_shown = PAGE, True
             if len(answer.events) < PAGE:
                 await client.renew_if_due()
                 await clock.sleep(POLL_SECONDS)
 
-    watchers = [asyncio.create_task(watch(client)) for client in found]
+    watchers = [asyncio.create_task(watch(client)) for client in clients]
     try:
         while True:
-            coming = await queue.get()
-            if isinstance(coming, Exception):
-                raise coming
-            yield coming
+            entry = await queue.get()
+            if isinstance(entry, Exception):
+                raise entry
+            yield entry
     finally:
-        for each in watchers:
-            each.cancel()
+        for watcher in watchers:
+            watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)

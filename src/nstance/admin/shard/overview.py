@@ -1,16 +1,16 @@
-"""What a shard looks like now, and what of it is not as it should be."""
+"""The current state of a shard, and what of it needs attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nstance.admin.client import Client
-from nstance.admin.shard import instances, unknown
+from nstance.admin.shard import instances, unknown_vms
 from nstance.admin.shard.records import Record, config, event, group, instance
 
-LATELY = 3600.0  # trouble that is older is history
-EVENTS = 200
-SHOWN = 3  # of a group's latest kinds of trouble
+RECENT_SECONDS = 3600.0  # older problems are history
+MAX_EVENTS = 200
+MAX_PROBLEMS = 3  # the latest kinds of problems that a group shows
 
 LEAVING = ("draining", "deleting")
 UNFINISHED = {"rolling": "under way", "paused": "paused", "halted": "halted"}  # outcomes of a rollout, in words
@@ -19,10 +19,10 @@ UNFINISHED = {"rolling": "under way", "paused": "paused", "halted": "halted"}  #
 @dataclass(frozen=True, slots=True)
 class GroupView:
     group: Record
-    unsettled: Sequence[str]  # what keeps it from being as it is wished
-    concerns: Sequence[str]  # what else should be known
-    odd: Sequence[Record]  # its instances that are not simply running
-    trouble: Sequence[Record]  # latest events
+    unsettled: Sequence[str]  # why it is not in its desired state
+    concerns: Sequence[str]  # what else needs attention
+    unusual: Sequence[Record]  # its instances that are not simply running
+    problems: Sequence[Record]  # latest events
 
     @property
     def healthy(self) -> bool:
@@ -30,7 +30,7 @@ class GroupView:
 
     @property
     def headline(self) -> str:
-        shown = [each for each in self.unsettled if not each.startswith("blocked: ")]  # told in lines of their own
+        shown = [each for each in self.unsettled if not each.startswith("blocked: ")]  # those have their own lines
         return ", ".join(dict.fromkeys([*shown, *self.concerns]))
 
 
@@ -38,55 +38,55 @@ class GroupView:
 class ShardView:
     config: Record
     groups: Sequence[GroupView]
-    left: Sequence[Record]  # instances whose group is gone
-    trouble: Sequence[Record]  # lately; all of it
-    unknown: Sequence[Record] = ()  # VMs that no record knows
+    ungrouped: Sequence[Record]  # instances of deleted groups
+    problems: Sequence[Record]  # all recent ones
+    unknown_vms: Sequence[Record] = ()
 
     @property
     def healthy(self) -> bool:
-        return not (self.config["errors"] or self.left or self.unknown) and all(view.healthy for view in self.groups)
+        is_clean = not (self.config["errors"] or self.ungrouped or self.unknown_vms)
+        return is_clean and all(view.healthy for view in self.groups)
 
 
-async def look(client: Client, *, now: float) -> ShardView:
+async def load_shard(client: Client, *, now: float) -> ShardView:
     config_status = await client.call("GetConfigStatus")
     groups = (await client.call("ListGroups")).groups
-    found = [instance(client.shard, each) for each in await instances.everything(client)]
-    events = (await client.call("ListEvents", limit=EVENTS)).events
-    trouble = [
-        event(client.shard, each) for each in events if each.trouble and each.time_unix_ms > (now - LATELY) * 1000
-    ]
-    views = [view(group(client.shard, each), found, trouble) for each in groups]
+    found = [instance(client.shard, each) for each in await instances.list_instances(client)]
+    events = (await client.call("ListEvents", limit=MAX_EVENTS)).events
+    since = (now - RECENT_SECONDS) * 1000
+    problems = [event(client.shard, each) for each in events if each.trouble and each.time_unix_ms > since]
+    views = [group_view(group(client.shard, each), found, problems) for each in groups]
     known = {each.group["group"] for each in views}
     return ShardView(
         config=config(client.shard, config_status),
         groups=views,
-        left=[each for each in found if each["group"] not in known],
-        unknown=[unknown.record(client.shard, each) for each in await unknown.everything(client)],
-        trouble=trouble,
+        ungrouped=[each for each in found if each["group"] not in known],
+        unknown_vms=[unknown_vms.record(client.shard, each) for each in await unknown_vms.list_unknown_vms(client)],
+        problems=problems,
     )
 
 
-def view(record: Record, instances: Sequence[Record], trouble: Sequence[Record] = ()) -> GroupView:
-    mine = [each for each in instances if each["group"] == record["group"]]
+def group_view(record: Record, instances: Sequence[Record], problems: Sequence[Record] = ()) -> GroupView:
+    members = [each for each in instances if each["group"] == record["group"]]
     return GroupView(
         group=record,
-        unsettled=unsettled(record, mine),
-        concerns=concerns(record, mine),
-        odd=[each for each in mine if _is_odd(each)],
-        trouble=_newest([each for each in trouble if each["group"] == record["group"]])[-SHOWN:],
+        unsettled=unsettled_reasons(record, members),
+        concerns=concerns(record, members),
+        unusual=[each for each in members if _is_unusual(each)],
+        problems=_newest_by_reason([each for each in problems if each["group"] == record["group"]])[-MAX_PROBLEMS:],
     )
 
 
-def _newest(trouble: Sequence[Record]) -> list[Record]:
-    """Of each reason the newest: many of one kind do not hide what else there is, such as when a group tries again."""
+def _newest_by_reason(problems: Sequence[Record]) -> list[Record]:
+    """So that many of one kind do not hide the others, such as when a group retries."""
     found: dict[str, Record] = {}
-    for each in trouble:
+    for each in problems:
         found.pop(each["reason"], None)
         found[each["reason"]] = each
     return list(found.values())
 
 
-def _is_odd(record: Record) -> bool:
+def _is_unusual(record: Record) -> bool:
     return (
         record["state"] != "running"
         or record["suspect"]
@@ -98,43 +98,41 @@ def _is_odd(record: Record) -> bool:
     )
 
 
-def unsettled(record: Record, instances: Sequence[Record]) -> list[str]:
-    """Why the group is not stable, in words; empty if it is as wished and nothing is on its way."""
+def unsettled_reasons(record: Record, instances: Sequence[Record]) -> list[str]:
+    """Why the group is not stable, in words; empty if it is in its desired state and nothing is in progress."""
     found = []
     size, actual, ready = record["size"], record["actual_size"], record["ready_size"]
     if ready < size or actual < size:
         found.append(f"{ready}/{size} ready")
     if actual > size:
-        found.append(f"{actual - size} more than wished")
+        found.append(f"{actual - size} more than desired")
     waiting = [each["not_ready"] for each in instances if each["connected"] and each["not_ready"]]
     if waiting:
         found.append(f"{len(waiting)} not ready: {waiting[0]}")
-    if lost := sum(each["state"] == "running" and not each["connected"] for each in instances):
-        found.append(f"{lost} without agent")
+    if disconnected := sum(each["state"] == "running" and not each["connected"] for each in instances):
+        found.append(f"{disconnected} without agent")
     if leaving := sum(each["state"] in LEAVING for each in instances):
         found.append(f"{leaving} leaving")
     if drifted := sum(bool(each["drifted"]) for each in instances if each["state"] not in LEAVING):
-        found.append(f"{drifted} to be rotated")
+        found.append(f"{drifted} to be replaced")
     found += [f"blocked: {reason}" for reason in record["blocked"]]
     rollout = record.get("rollout")
-    # A group of nothing proves no revision: where nobody is outdated and nobody is missing, nothing is under way.
+    # A group of size 0 proves no revision: if no instance is outdated, its rollout is not under way.
     if (
         rollout is not None
         and rollout["outcome"] in UNFINISHED
         and (rollout["outcome"] != "rolling" or rollout["outdated"] or record["size"])
     ):
-        said = f": {rollout['message']}" if rollout["message"] else ""
-        found.append(f"rollout {UNFINISHED[rollout['outcome']]}{said}")
+        message = f": {rollout['message']}" if rollout["message"] else ""
+        found.append(f"rollout {UNFINISHED[rollout['outcome']]}{message}")
     if found and record["paused"]:
         found.append("paused")
     return found
 
 
 def concerns(record: Record, instances: Sequence[Record]) -> list[str]:
-    """What should be known of the group although nothing is on its way."""
-    found = []
-    if record["paused"]:
-        found.append("paused")
+    """What needs attention although nothing is in progress."""
+    found = ["paused"] if record["paused"] else []
     if cloned := sum(bool(each["cloned"]) for each in instances):
         found.append(f"{cloned} with an identity that two agents use")
     return found
@@ -148,8 +146,8 @@ def document(view: ShardView) -> Record:
             "healthy": each.healthy,
             "unsettled": list(each.unsettled),
             "concerns": list(each.concerns),
-            "instances": list(each.odd),
-            "trouble": list(each.trouble),
+            "instances": list(each.unusual),
+            "trouble": list(each.problems),
         }
         for each in view.groups
     ]
@@ -157,6 +155,6 @@ def document(view: ShardView) -> Record:
         **view.config,
         "healthy": view.healthy,
         "groups": groups,
-        "left_over": list(view.left),
-        "unknown_vms": list(view.unknown),
+        "left_over": list(view.ungrouped),
+        "unknown_vms": list(view.unknown_vms),
     }

@@ -1,0 +1,1 @@
+"""Controllers: each keeps one kind of Kubernetes object in line with the shards."""

@@ -1,82 +1,72 @@
-"""What every controller is given, and what is expected of one."""
+"""What every controller gets, and what controllers have in common."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from nstance.clock import Clock, Rng
+from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
 from nstance.kube.kinds import Kind
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Kube, Object
-from nstance.kube.queue import Pass
+from nstance.kube.queue import Pass, Queue
 from nstance.model.ids import ClusterId, TenantId
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.resources import Condition
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import SERVICE_ACCOUNT, Endpoint
-from nstance.operator.shards.ports import Listener, Shards
+from nstance.operator.shards.ports import Listener, Shards, ShardUnreachableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What stays the same as long as the process lives."""
+    """What stays the same while the process runs."""
 
     namespace: str
     cluster: ClusterId
     tenant: TenantId
-    server: str  # URL of the API server that the operator itself talks to
+    server: str  # URL of the operator's own API server
     server_ca: Callable[[], bytes | None] = field(repr=False)  # None: one that the system trusts
-    endpoint: Endpoint | None = None  # of a workload cluster elsewhere
+    endpoint: Endpoint | None = None  # API server of a separate workload cluster
     service_account: str = SERVICE_ACCOUNT
 
     @property
     def name(self) -> str:
-        """Of the Cluster, and of the NstanceCluster behind it."""
+        """Of the Cluster and its NstanceCluster."""
         return f"{self.cluster}--{self.tenant}"
 
 
 class Mirrors:
-    """One mirror for each kind, however many controllers look into it."""
+    """One mirror for each kind and selection, shared by all controllers."""
 
     def __init__(self, kube: Kube, *, clock: Clock, rng: Rng) -> None:
         self._kube = kube
         self._clock = clock
         self._rng = rng
-        self._made: dict[tuple[Kind, str, str, str], Mirror] = {}
+        self._mirrors: dict[tuple[Kind, str, str], Mirror] = {}
 
     def of(
-        self,
-        kind: Kind,
-        *,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
-        trim: Callable[[Object], Object] | None = None,
+        self, kind: Kind, *, namespace: str = "", fields: str = "", trim: Callable[[Object], Object] | None = None
     ) -> Mirror:
-        """Ask before the controllers run: those asked for later would not be followed. `trim` is the first asker's."""
-        key = (kind, namespace, labels, fields)
-        if key not in self._made:
-            self._made[key] = Mirror(
-                self._kube,
-                kind,
-                clock=self._clock,
-                rng=self._rng,
-                namespace=namespace,
-                labels=labels,
-                fields=fields,
-                trim=trim,
+        """Call before the controllers run: later mirrors would not be started. The first caller's `trim` counts."""
+        key = (kind, namespace, fields)
+        if key not in self._mirrors:
+            self._mirrors[key] = Mirror(
+                self._kube, kind, clock=self._clock, rng=self._rng, namespace=namespace, fields=fields, trim=trim
             )
-        return self._made[key]
+        return self._mirrors[key]
 
     def all(self) -> tuple[Mirror, ...]:
-        return tuple(self._made.values())
+        return tuple(self._mirrors.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
     settings: Settings
-    kube: Kube  # of the cluster that the operator's own objects are in
-    mirrors: Mirrors  # of it
-    workload: Kube  # of the cluster that the nodes are in; the same one unless NSTANCE_CAPI_ENDPOINT says otherwise
+    kube: Kube  # the management cluster, with the operator's own objects
+    mirrors: Mirrors
+    workload: Kube  # the cluster with the nodes; the same one unless NSTANCE_CAPI_ENDPOINT is set
     workload_mirrors: Mirrors
     events: Recorder  # on objects of `kube`
     workload_events: Recorder  # on objects of `workload`
@@ -85,17 +75,62 @@ class ControllerContext:
     clock: Clock
     rng: Rng
 
-    def report(self, done: Pass) -> None:
-        """For queues: `Queue(..., report=parts.report)`."""
+    def queue(
+        self, name: str, reconcile: Callable[[str], Awaitable[float | None]], *, workers: int = 4
+    ) -> "Queue[str]":
+        """A work queue that reports to the metrics and retries when Kubernetes or a shard does not answer."""
+        return Queue(
+            name,
+            reconcile,
+            clock=self.clock,
+            rng=self.rng,
+            workers=workers,
+            expected=(errors.KubeError, ShardUnreachableError),
+            report=self._report,
+        )
+
+    def _report(self, done: Pass) -> None:
         self.metrics.reconciled(done.queue, done.result.value, done.took)
 
 
-class Controller(Listener, Protocol):
-    @property
-    def synced(self) -> bool:
-        """Has seen enough to act. Mirrors are waited for without this."""
-        ...
+class Controller(Listener):
+    """Base of all controllers: reads mirrors, writes objects of the operator's namespace."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._kube, self._clock, self._shards = context.kube, context.clock, context.shards
+        self._events = context.events
+        self._namespace = context.settings.namespace
+        self._clusters = self._mirror(kinds.CLUSTER)
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        ...
+        raise NotImplementedError
+
+    def _mirror(self, kind: Kind) -> Mirror:
+        return self._context.mirrors.of(kind, namespace=self._namespace)
+
+    def _find(self, mirror: Mirror, name: str) -> Object | None:
+        return mirror.objects.get((self._namespace, name))
+
+    def _cluster(self) -> Object | None:
+        return self._find(self._clusters, self._context.settings.name)
+
+    def _is_paused(self, *items: Object | None) -> bool:
+        return resources.is_paused(self._cluster(), *items)
+
+    def _has_cluster_api_controllers(self, item: Object) -> bool:
+        return resources.has_cluster_api_controllers(item, self._cluster())
+
+    async def _patch_spec(self, kind: Kind, item: Object, spec: Object) -> None:
+        await self._kube.patch(kind, resources.name(item), {"spec": spec}, namespace=self._namespace)
+
+    async def _write_status(self, kind: Kind, item: Object, status: Object, conditions: Iterable[Condition]) -> None:
+        merged = resources.merge_conditions(item, conditions, now=self._clock.wall())
+        await resources.write_status(self._kube, kind, item, status | {"conditions": merged})
+
+    async def _delete(self, kind: Kind, item: Object | None) -> None:
+        """Exactly this object: one that is gone or was replaced by another of its name counts as deleted."""
+        if item is not None and not resources.is_being_deleted(item):
+            with contextlib.suppress(errors.NotFoundError, errors.ConflictError):
+                await self._kube.delete(kind, resources.name(item), namespace=self._namespace, uid=resources.uid(item))

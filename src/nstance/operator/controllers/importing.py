@@ -1,8 +1,8 @@
-"""Groups that shards have and Kubernetes does not know yet become pools, with their size already set.
+"""Imports groups that shards have and Kubernetes does not know yet, as pools of their current size.
 
-Once, when the operator starts, and again for a shard that is added later. All shards must have answered first: a sum over
-some of them would be a wish to delete the rest. What exists is never changed: from then on Kubernetes is the truth. So
-a pool that was deleted on purpose does not come back while the operator runs.
+It happens once at startup, and again for a shard that is added later. All shards must have answered first: a sum over some
+of them would ask to delete the rest. Existing pools are never changed, because from then on Kubernetes is the source of
+truth. So a pool that was deleted on purpose does not come back while the operator runs.
 """
 
 import asyncio
@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.operator.controllers import resources
-from nstance.operator.controllers.context import ControllerContext
-from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.v1 import operator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-RETRY = 5.0
+RETRY_SECONDS = 5.0
 
 
 def pool_name(group: str) -> str:
@@ -27,105 +26,93 @@ def pool_name(group: str) -> str:
 
 def machine_pool_manifest(group: str, replicas: int, *, cluster: str) -> Object:
     reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE_POOL.name, "name": pool_name(group)}
-    # Instances boot by Nstance's own userdata; Cluster API wants to be told that nobody else provides any.
+    # Nstance provides the userdata itself; Cluster API requires an explicit "no bootstrap data".
     inner = {"clusterName": cluster, "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference}
-    return {
-        "apiVersion": kinds.MACHINE_POOL.api_version,
-        "kind": kinds.MACHINE_POOL.name,
-        "metadata": {"name": pool_name(group), "labels": {resources.CLUSTER_LABEL: cluster}},
-        "spec": {"clusterName": cluster, "replicas": replicas, "template": {"spec": inner}},
-    }
+    return resources.manifest(
+        kinds.MACHINE_POOL,
+        {"name": pool_name(group), "labels": {resources.CLUSTER_LABEL: cluster}},
+        {"clusterName": cluster, "replicas": replicas, "template": {"spec": inner}},
+    )
 
 
 def nstance_machine_pool_manifest(
     group: str, found: Mapping[str, pb.GroupStatus], *, cluster: str, owner: Object
 ) -> Object:
-    """Our half of the pair. Of a static group only what the API may change is said; the rest is the configuration's."""
+    """Of a static group only the fields that the API may change; the others belong to the configuration."""
     first = next(iter(found.values()))
-    told: Object = {"group": group, "shards": list(found)}
+    spec: Object = {"group": group, "shards": list(found)}
     if not first.static:
-        told |= {"template": first.template, "subnetPool": first.subnet_pool}
-    told |= {"instanceType": first.config.instance_type, "vars": dict(first.config.vars)}
-    return {
-        "apiVersion": kinds.NSTANCE_MACHINE_POOL.api_version,
-        "kind": kinds.NSTANCE_MACHINE_POOL.name,
-        "metadata": {
-            "name": pool_name(group),
-            "labels": {resources.CLUSTER_LABEL: cluster},
-            "ownerReferences": [resources.owner_reference(owner, kinds.MACHINE_POOL)],
-        },
-        "spec": {key: value for key, value in told.items() if value},
+        spec |= {"template": first.template, "subnetPool": first.subnet_pool}
+    spec |= {"instanceType": first.config.instance_type, "vars": dict(first.config.vars)}
+    metadata = {
+        "name": pool_name(group),
+        "labels": {resources.CLUSTER_LABEL: cluster},
+        "ownerReferences": [resources.owner_reference(owner, kinds.MACHINE_POOL)],
     }
+    return resources.manifest(
+        kinds.NSTANCE_MACHINE_POOL, metadata, {key: value for key, value in spec.items() if value}
+    )
 
 
 def groups_to_import(
-    shards: Mapping[str, Mapping[str, pb.GroupStatus]], fresh: Iterable[str], known: Iterable[str]
+    shards: Mapping[str, Mapping[str, pb.GroupStatus]], new_shards: Iterable[str], known: Iterable[str]
 ) -> dict[str, dict[str, pb.GroupStatus]]:
-    """Groups that a fresh shard has and no pool names, each with its status on every shard that has it."""
-    names = {group for shard in fresh for group in shards[shard]} - set(known)
+    """Groups of a new shard that no pool names, each with its status on every shard that has it."""
+    names = {group for shard in new_shards for group in shards[shard]} - set(known)
     return {
         group: {shard: groups[group] for shard, groups in shards.items() if group in groups} for group in sorted(names)
     }
 
 
-class Importer(NullListener):
-    def __init__(self, parts: ControllerContext) -> None:
-        self._parts = parts
-        self._kube, self._shards, self._events = parts.kube, parts.shards, parts.events
-        self._namespace = parts.settings.namespace
-        self._machine_pools, self._pools = (
-            parts.mirrors.of(kind, namespace=self._namespace)
-            for kind in (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL)
-        )
-        self._imported: set[str] = set()
-        self._news = asyncio.Event()
+class Importer(Controller):
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._machine_pools, self._pools = map(self._mirror, (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL))
+        self._imported: set[str] = set()  # shards
+        self._changed = asyncio.Event()
 
-    def shard_changed(self, shard: str) -> None:
-        self._news.set()
+    def on_shard_change(self, shard: str) -> None:
+        self._changed.set()
 
     async def run(self) -> None:
         for mirror in (self._machine_pools, self._pools):
             await mirror.synced.wait()
-        self._news.set()
+        self._changed.set()
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             try:
                 await self._import()
             except errors.KubeError as problem:
-                log.warning("groups could not be imported yet", extra={"reason": str(problem)})
-                self._news.set()
-                await self._parts.clock.sleep(RETRY)
+                log.warning("failed to import groups, retrying", extra={"reason": str(problem)})
+                self._changed.set()
+                await self._clock.sleep(RETRY_SECONDS)
 
     async def _import(self) -> None:
-        links = {name: self._shards.get(name) for name in self._shards.names()}
-        self._imported &= links.keys()
-        fresh = links.keys() - self._imported
-        silent = [name for name, link in links.items() if link is None or not link.synced]
-        if not fresh:
+        shards = {name: self._shards.get(name) for name in self._shards.names()}
+        self._imported &= shards.keys()
+        new_shards = shards.keys() - self._imported
+        if not new_shards:
             return
-        if silent:
-            log.info("new groups wait until all shards have answered", extra={"silent": ", ".join(silent)})
+        if unsynced := [name for name, shard in shards.items() if shard is None or not shard.synced]:
+            log.info("group import waits for shards", extra={"shards": ", ".join(unsynced)})
             return
-        groups = {name: link.groups for name, link in links.items() if link is not None}
+        groups = {name: shard.groups for name, shard in shards.items() if shard is not None}
         known = {resources.spec(pool).get("group", "") for pool in self._pools.objects.values()}
-        for group, found in groups_to_import(groups, fresh, known).items():
-            await self._make(group, found)
-        self._imported |= fresh
+        for group, found in groups_to_import(groups, new_shards, known).items():
+            await self._create_pool(group, found)
+        self._imported |= new_shards
 
-    async def _make(self, group: str, found: Mapping[str, pb.GroupStatus]) -> None:
-        cluster = self._parts.settings.name
+    async def _create_pool(self, group: str, found: Mapping[str, pb.GroupStatus]) -> None:
+        cluster = self._context.settings.name
         replicas = sum(status.size for status in found.values())
-        owner = await self._created(kinds.MACHINE_POOL, machine_pool_manifest(group, replicas, cluster=cluster))
-        pool = nstance_machine_pool_manifest(group, found, cluster=cluster, owner=owner)
-        self._events.note(
-            await self._created(kinds.NSTANCE_MACHINE_POOL, pool),
-            "Imported",
-            f"{replicas} replicas on {', '.join(found)}",
-        )
-        log.info("a group was imported", extra={"group": group, "replicas": replicas, "shards": ", ".join(found)})
+        owner = await self._create_or_get(kinds.MACHINE_POOL, machine_pool_manifest(group, replicas, cluster=cluster))
+        body = nstance_machine_pool_manifest(group, found, cluster=cluster, owner=owner)
+        pool = await self._create_or_get(kinds.NSTANCE_MACHINE_POOL, body)
+        self._events.note(pool, "Imported", f"{replicas} replicas on {', '.join(found)}")
+        log.info("group imported", extra={"group": group, "replicas": replicas, "shards": ", ".join(found)})
 
-    async def _created(self, kind: kinds.Kind, body: Object) -> Object:
+    async def _create_or_get(self, kind: kinds.Kind, body: Object) -> Object:
         try:
             return await self._kube.create(kind, body, namespace=self._namespace)
         except errors.AlreadyExistsError:

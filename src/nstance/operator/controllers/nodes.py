@@ -1,9 +1,9 @@
-"""Which Node is which instance.
+"""Finds the Node of an instance.
 
-A node's name or label says it, or its provider ID does, whatever scheme the cloud's own software gave it: `aws:///zone/i-1`
-and `i-1` are one VM. Cluster API is not so lenient, it compares provider IDs letter by letter: what it is told is what the
-node says (`named`). The trap: a node that is not found may be one that was not read yet; who wants to conclude something
-from an absence reads the list itself.
+A node's name, its label or its provider ID identifies the instance, whatever scheme the cloud's software gave the ID:
+`aws:///zone/i-1` and `i-1` are one VM. Cluster API compares provider IDs literally, so it gets the ID that the node itself
+has (`provider_id_of`). The trap: a node that is not found may not have been read yet. Before concluding anything from its
+absence, list the nodes (`find_or_list`).
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ INSTANCE_LABEL = "nstance.dev/instance-id"
 
 
 def same_vm(ours: str, theirs: str) -> bool:
-    """Whether two provider IDs name one VM. A bare ID is compared with the last part of a whole one."""
+    """Whether two provider IDs name one VM. A bare ID is compared with the last part of a full one."""
     if not ours or not theirs:
         return False
     left, right = (_parts(each) for each in (ours, theirs))
@@ -31,11 +31,11 @@ def _parts(provider_id: str) -> list[str]:
 
 
 def lookup_keys(*, names: Iterable[str] = (), provider_id: str = "") -> set[str]:
-    """By what a VM and its node may be found: each has one in common with the other."""
+    """The keys of an index: an instance and its node have at least one in common."""
     return {each for each in (*names, *_parts(provider_id)[-1:]) if each}
 
 
-def _traces(node: Object | None) -> set[str]:
+def _node_keys(node: Object | None) -> set[str]:
     if node is None:
         return set()
     names = (resources.name(node), resources.labels(node).get(INSTANCE_LABEL, ""))
@@ -43,11 +43,7 @@ def _traces(node: Object | None) -> set[str]:
 
 
 def _identity(node: Object) -> tuple[str, ...]:
-    return (
-        resources.uid(node),
-        resources.labels(node).get(INSTANCE_LABEL, ""),
-        resources.provider_id(node),
-    )
+    return resources.uid(node), resources.labels(node).get(INSTANCE_LABEL, ""), resources.provider_id(node)
 
 
 def is_node_of(node: Object, instance: str, provider_id: str) -> bool:
@@ -62,56 +58,54 @@ class Nodes:
     def __init__(self, kube: Kube, mirror: Mirror) -> None:
         self._kube = kube
         self._mirror = mirror
-        self._by_trace: dict[str, dict[str, Object]] = {}  # and by name
-        mirror.listen(self._changed)
+        self._by_key: dict[str, dict[str, Object]] = {}  # then by name
+        mirror.listen(self._on_node_change)
 
-    def _changed(self, old: Object | None, new: Object | None) -> None:
-        for node, here in ((old, False), (new, True)):
-            for trace in _traces(node):
-                assert node is not None
-                found = self._by_trace.setdefault(trace, {})
-                if here:
-                    found[resources.name(node)] = node
-                else:
-                    found.pop(resources.name(node), None)
-                if not found:
-                    del self._by_trace[trace]
+    def _on_node_change(self, old: Object | None, new: Object | None) -> None:
+        for key in _node_keys(old):
+            assert old is not None
+            nodes = self._by_key.get(key, {})
+            nodes.pop(resources.name(old), None)
+            if not nodes:
+                self._by_key.pop(key, None)
+        for key in _node_keys(new):
+            assert new is not None
+            self._by_key.setdefault(key, {})[resources.name(new)] = new
 
-    def listen(self, callback: Callable[[str], None]) -> None:
-        """Told of every node that came, went or has another name or provider ID, once for each of its traces."""
+    def listen(self, on_change: Callable[[str], None]) -> None:
+        """Called once for each lookup key of a node that was added, removed, or got another label or provider ID."""
 
-        def changed(old: Object | None, new: Object | None) -> None:
-            if old is None or new is None or _identity(old) != _identity(new):  # not of each heartbeat
-                for trace in _traces(old) | _traces(new):
-                    callback(trace)
+        def filtered(old: Object | None, new: Object | None) -> None:
+            if old is None or new is None or _identity(old) != _identity(new):  # not for each heartbeat
+                for key in _node_keys(old) | _node_keys(new):
+                    on_change(key)
 
-        self._mirror.listen(changed)
+        self._mirror.listen(filtered)
 
     @property
-    def are_read(self) -> bool:
-        """All of them, once."""
+    def are_synced(self) -> bool:
+        """All nodes have been read once."""
         return self._mirror.synced.is_set()
 
-    async def read(self) -> None:
-        """Waits until all of them were read once."""
+    async def wait_synced(self) -> None:
         await self._mirror.synced.wait()
 
     def all(self) -> Iterable[Object]:
         return list(self._mirror.objects.values())
 
     def find(self, instance: str, provider_id: str) -> Object | None:
-        """As far as is known now."""
-        for trace in (instance, *lookup_keys(provider_id=provider_id)):
-            for node in self._by_trace.get(trace, {}).values():
+        """In the mirror."""
+        for key in (instance, *lookup_keys(provider_id=provider_id)):
+            for node in self._by_key.get(key, {}).values():
                 if is_node_of(node, instance, provider_id):
                     return node
         return None
 
-    def named(self, instance: str, provider_id: str) -> str:
-        """The VM's provider ID as its node says it, or as the shard does."""
+    def provider_id_of(self, instance: str, provider_id: str) -> str:
+        """The VM's provider ID as its node has it, else as the shard has it."""
         return resources.provider_id(self.find(instance, provider_id) or {}) or provider_id
 
-    async def find_surely(self, instance: str, provider_id: str) -> Object | None:
+    async def find_or_list(self, instance: str, provider_id: str) -> Object | None:
         """None only if the API server's own list has no such node. Raises KubeError."""
         if (node := self.find(instance, provider_id)) is not None:
             return node

@@ -1,27 +1,34 @@
-"""A pool's replicas, divided over its shards; and what the shards say of it, added up.
+"""Divides a pool's replicas over its shards, and adds up what the shards report.
 
-MachinePool (Cluster API's, with the replicas) and NstanceMachinePool (ours, with group and shards) are a pair by
-infrastructureRef. What each shard shall keep is an NstanceShardGroup; the next controller brings it to the shard. The trap:
-a pool without its MachinePool has no replicas, which is not the same as zero: then sizes stay as they are. So do they where
-a pair cannot be read: a slip of the pen must not be a wish to delete everything.
+MachinePool (Cluster API's, with the replicas) and NstanceMachinePool (ours, with group and shards) are a pair, joined by
+infrastructureRef. Each shard's share is an NstanceShardGroup, which the next controller brings to the shard. The trap: a
+pool without its MachinePool has no replicas, which is not zero replicas, so sizes stay as they are. The same holds for a
+malformed pair: a typo must not delete every instance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.kube.queue import Queue
 from nstance.operator.controllers import resources
-from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.resources import Condition
-from nstance.operator.controllers.spread import spread
-from nstance.operator.shards.null_listener import NullListener
 from nstance.operator.shards.ports import Shards
 
-POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; who owns a shard group, its ownerReferences say
-LABEL_LENGTH = 63  # of a value; names may be longer
-ORPHANS = "orphan"  # finalizer of `kubectl delete --cascade=orphan`: dependents are being taken from their owner
+POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; ownerReferences say who owns a shard group
+MAX_LABEL_LENGTH = 63  # of a value; names may be longer
+ORPHAN_FINALIZER = "orphan"  # of `kubectl delete --cascade=orphan`: dependents are being taken from their owner
+STALE_MIRROR_SECONDS = 0.1
 _COPIED = ("template", "instanceType", "subnetPool", "vars")
+
+
+def spread(replicas: int, shards: Iterable[str]) -> dict[str, int]:
+    """Evenly; the first shards get one more if it does not divide."""
+    distinct = list(dict.fromkeys(shards))
+    if not distinct:
+        return {}
+    share, rest = divmod(replicas, len(distinct))
+    return {shard: share + (number < rest) for number, shard in enumerate(distinct)}
 
 
 def shard_group_name(group: str, shard: str) -> str:
@@ -35,26 +42,25 @@ def pool_of(group: Object) -> str:
 
 
 def shard_group_specs(pool: Object, machine_pool: Object) -> dict[str, Object]:
-    """The specs of the pool's shard groups, by their names."""
-    told = resources.spec(pool)
+    """The specs of the pool's shard groups, by name."""
+    spec = resources.spec(pool)
     replicas = resources.spec(machine_pool).get("replicas")
-    sizes = spread(replicas or 0, told.get("shards") or ())
-    copied = {key: told[key] for key in _COPIED if key in told}
+    sizes = spread(replicas or 0, spec.get("shards") or ())
+    copied = {key: spec[key] for key in _COPIED if key in spec}
     return {
-        shard_group_name(told["group"], shard): {"group": told["group"], "shard": shard, **copied}
+        shard_group_name(spec["group"], shard): {"group": spec["group"], "shard": shard, **copied}
         | ({} if replicas is None else {"size": size})
         for shard, size in sizes.items()
     }
 
 
 def find_problem(pool: Object, machine_pool: Object) -> str:
-    """Why nothing can be made of this pair; empty if it can. The schemas refuse most of it where they are applied."""
-    told = resources.spec(pool)
-    shards, replicas = told.get("shards"), resources.spec(machine_pool).get("replicas")
-    if why := resources.find_malformed_field(
-        told, required=("group",), texts=("template", "instanceType", "subnetPool")
-    ):
-        return why
+    """Why this pair cannot be used; empty if it can. The CRDs' schemas reject most of it where they are installed."""
+    spec = resources.spec(pool)
+    shards, replicas = spec.get("shards"), resources.spec(machine_pool).get("replicas")
+    texts = ("template", "instanceType", "subnetPool")
+    if problem := resources.find_malformed_field(spec, required=("group",), texts=texts):
+        return problem
     if not isinstance(shards, list) or not shards or not all(isinstance(each, str) for each in shards):
         return f"spec.shards: expected names of shards, at least one, found {shards!r}"
     if replicas is not None and not resources.is_size(replicas):
@@ -65,131 +71,112 @@ def find_problem(pool: Object, machine_pool: Object) -> str:
 
 
 def find_static_move(pool: Object, groups: Iterable[Object], shards: Shards) -> str:
-    """Why a pool must not be spread over other shards than it is: a static group stays where its configuration has it, and
-    what were left there would be nobody's. Empty: it may, or it is not asked."""
-    held = [each for each in groups if not resources.is_being_deleted(each)]
-    if not any(resources.status(each).get("isStatic") for each in held):
+    """Why the pool cannot move to other shards; empty if it can or does not. A static group stays in the shards whose
+    configuration has it, and instances that remain there would have no owner."""
+    existing = [each for each in groups if not resources.is_being_deleted(each)]
+    if not any(resources.status(each).get("isStatic") for each in existing):
         return ""
-    told = resources.spec(pool)
-    here, wanted = {resources.spec(each)["shard"] for each in held}, set(told["shards"])
-    # A shard that has the static group, and only here nothing says so, because somebody deleted that: it is made again.
-    forgotten = {
+    spec = resources.spec(pool)
+    current, wanted = {resources.spec(each)["shard"] for each in existing}, set(spec["shards"])
+    # Shards that have the static group, although its NstanceShardGroup was deleted: it is created again.
+    missing = {
         each
-        for each in wanted - here
-        if (link := shards.get(each)) is not None and (found := link.groups.get(told["group"])) and found.static
+        for each in wanted - current
+        if (shard := shards.get(each)) is not None and (found := shard.groups.get(spec["group"])) and found.static
     }
-    if wanted - forgotten == here:
+    if wanted - missing == current:
         return ""
-    there = ", ".join(sorted(here | forgotten))
-    return f"the group is static, it is in the configuration of {there}: spec.shards cannot be changed here"
+    configured = ", ".join(sorted(current | missing))
+    return f"the group is static, it is in the configuration of {configured}: spec.shards cannot be changed here"
 
 
 def summarize(
     pool: Object, machine_pool: Object | None, groups: Sequence[Object], *, problem: str = ""
-) -> tuple[Object, list[Condition]]:
-    """The pool's status (without its conditions) and its conditions. `problem`: why it is not divided as it says."""
-    parts = [(resources.spec(each), resources.status(each)) for each in groups]
-    replicas = sum(status.get("replicas", 0) for _, status in parts)
-    ready = sum(status.get("readyReplicas", 0) for _, status in parts)
-    told: Object = {
+) -> tuple[Object, Condition]:
+    """The pool's status (without conditions) and its Ready condition. `problem`: why the spec was not applied."""
+    statuses = [resources.status(each) for each in groups]
+    replicas = sum(status.get("replicas", 0) for status in statuses)
+    ready = sum(status.get("readyReplicas", 0) for status in statuses)
+    unreachable = [
+        resources.spec(each)["shard"]
+        for each in groups
+        if resources.condition(each, "ShardReachable").get("status") != "True"
+    ]
+    # Cluster API reads this once, to go on; it must not become false again. For pools it reads `ready` instead, and
+    # follows neither replicas nor nodes while that is false. Whether all replicas are ready is in the condition.
+    was_provisioned = bool(resources.status(pool).get("initialization", {}).get("provisioned"))
+    is_provisioned = was_provisioned or (machine_pool is not None and bool(groups) and not unreachable and not problem)
+    status: Object = {
         "replicas": replicas,
         "readyReplicas": ready,
-        "isStatic": any(status.get("isStatic", False) for _, status in parts),
-        "observedGeneration": pool["metadata"].get("generation", 0),
+        "isStatic": any(each.get("isStatic", False) for each in statuses),
+        "observedGeneration": resources.generation(pool),
+        "ready": is_provisioned,
     }
-    silent = [spec["shard"] for spec, status in parts if not _holds(status, "ShardReachable")]
-    # Cluster API reads this once, to go on; it must not become false again. Of pools it reads `ready` in its place, and
-    # while that is false it follows neither replicas nor nodes: whether all are there, the condition says.
-    before = bool(resources.status(pool).get("initialization", {}).get("provisioned"))
-    told["ready"] = before or (machine_pool is not None and bool(parts) and not silent and not problem)
-    if told["ready"]:
-        told["initialization"] = {"provisioned": True}
+    if is_provisioned:
+        status["initialization"] = {"provisioned": True}
+    wanted = resources.spec(machine_pool or {}).get("replicas") or 0
     if machine_pool is None:
-        return told, [
-            Condition("Ready", False, "NoMachinePool", "no MachinePool names this pool as its infrastructure")
-        ]
-    if problem:
-        return told, [Condition("Ready", False, "ConfigInvalid", problem)]
-    invalid = [f"{spec['shard']}: {why}" for spec, status in parts if (why := _refusal(status))]
-    wished = resources.spec(machine_pool).get("replicas") or 0
-    whole = bool(parts) and not silent and not invalid and ready >= wished and replicas == wished
-    if invalid:
-        return told, [Condition("Ready", False, "ConfigInvalid", "; ".join(invalid))]
-    if silent:
-        return told, [Condition("Ready", False, "ShardUnreachable", f"not reachable: {', '.join(silent)}")]
-    if blocked := [f"{spec['shard']}: {why}" for spec, status in parts if (why := _blocked(status))]:
-        return told, [Condition("Ready", False, "Blocked", "; ".join(blocked))]
-    if not whole:
-        reason = "Scaling" if replicas != wished else "NotReady"
-        return told, [Condition("Ready", False, reason, f"{ready} of {wished} ready, {replicas} there")]
-    return told, [Condition("Ready", True, "AllReady", f"{ready} of {wished} ready")]
+        reason, message = "NoMachinePool", "no MachinePool has this pool as its infrastructureRef"
+    elif problem:
+        reason, message = "ConfigInvalid", problem
+    elif rejected := _by_shard(groups, "ConfigValid", lambda each: each["status"] == "False"):
+        reason, message = "ConfigInvalid", rejected
+    elif unreachable:
+        reason, message = "ShardUnreachable", f"not reachable: {', '.join(unreachable)}"
+    elif blocked := _by_shard(groups, "Ready", lambda each: each["reason"] == "Blocked"):
+        reason, message = "Blocked", blocked
+    elif not groups or replicas != wanted or ready < wanted:
+        reason = "NotReady" if replicas == wanted else "Scaling"
+        message = f"{ready} of {wanted} ready, {replicas} exist"
+    else:
+        return status, Condition("Ready", True, "AllReady", f"{ready} of {wanted} ready")
+    return status, Condition("Ready", False, reason, message)
 
 
-def _holds(status: Object, condition: str) -> bool:
-    return any(each["type"] == condition and each["status"] == "True" for each in status.get("conditions", ()))
+def _by_shard(groups: Sequence[Object], type: str, matches: Callable[[Object], bool]) -> str:
+    """The messages of matching conditions, each with its shard."""
+    found = ((resources.spec(each)["shard"], resources.condition(each, type)) for each in groups)
+    texts = ((shard, each.get("message") or each["reason"]) for shard, each in found if each and matches(each))
+    return "; ".join(f"{shard}: {text}" for shard, text in texts)
 
 
-def _blocked(status: Object) -> str:
-    """Why instances cannot be made there, or their files not be rendered."""
-    said = (each for each in status.get("conditions", ()) if each["type"] == "Ready" and each["reason"] == "Blocked")
-    return next((each.get("message", "") for each in said), "")
-
-
-def _refusal(status: Object) -> str:
-    """Why the shard does not take the spec."""
-    said = (
-        each for each in status.get("conditions", ()) if each["type"] == "ConfigValid" and each["status"] == "False"
-    )
-    return next((each["message"] or each["reason"] for each in said), "")
-
-
-def _says(pool: Object, problem: str) -> bool:
-    return any(each.get("message") == problem for each in resources.status(pool).get("conditions", ()))
-
-
-class Pools(NullListener):
-    def __init__(self, parts: ControllerContext) -> None:
-        self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
-        self._namespace = parts.settings.namespace
-        self._cluster = (self._namespace, parts.settings.name)
-        self._clusters, self._machine_pools, self._pools, self._shard_groups = (
-            parts.mirrors.of(kind, namespace=self._namespace)
-            for kind in (kinds.CLUSTER, kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
+class Pools(Controller):
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._machine_pools, self._pools, self._shard_groups = map(
+            self._mirror, (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
         )
-        self.queue = Queue("pools", self._reconcile, clock=parts.clock, rng=parts.rng, report=parts.report)
-        self._pools.listen(lambda old, new: self._add(new or old))
-        self._machine_pools.listen(self._machine_pool_changed)
-        self._shard_groups.listen(self._shard_group_changed)
+        self.queue = context.queue("pools", self._reconcile)
+        self._pools.listen(lambda old, new: self.queue.add(resources.name(new or old or {})))
+        self._machine_pools.listen(self._on_machine_pool_change)
+        self._shard_groups.listen(self._on_shard_group_change)
         self._clusters.listen(lambda old, new: self._add_all())
 
     async def run(self) -> None:
         await self.queue.run()
 
-    def group_changed(self, shard: str, group: str) -> None:
+    def on_group_change(self, shard: str, group: str) -> None:
         for pool in self._pools.objects.values():
             if resources.spec(pool).get("group") == group:
-                self._add(pool)
-
-    def _add(self, pool: Object | None) -> None:
-        if pool is not None:
-            self.queue.add(resources.name(pool))
+                self.queue.add(resources.name(pool))
 
     def _add_all(self) -> None:
         for pool in self._pools.objects.values():
-            self._add(pool)
+            self.queue.add(resources.name(pool))
 
-    def _machine_pool_changed(self, old: Object | None, new: Object | None) -> None:
+    def _on_machine_pool_change(self, old: Object | None, new: Object | None) -> None:
         for each in (old, new):
             if each is not None:
                 self.queue.add(str(resources.infrastructure(each).get("name", "")))
 
-    def _shard_group_changed(self, old: Object | None, new: Object | None) -> None:
+    def _on_shard_group_change(self, old: Object | None, new: Object | None) -> None:
         for each in (old, new):
             if each is not None and (pool := pool_of(each)):
                 self.queue.add(pool)
 
     async def _reconcile(self, name: str) -> float | None:
-        pool = self._pools.objects.get((self._namespace, name))
+        pool = self._find(self._pools, name)
         if pool is None:
             return None
         owned = [
@@ -199,101 +186,84 @@ class Pools(NullListener):
             self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, name
         )
         problem = ""
-        if resources.is_paused(self._clusters.objects.get(self._cluster), pool, machine_pool):
+        if self._is_paused(pool, machine_pool):
             return None
         if resources.is_being_deleted(pool):
-            return await self._leave(pool, owned)
+            return await self._finalize(pool, owned)
         if not resources.has_finalizer(pool):
             await resources.add_finalizer(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
-            return None  # the change comes back, and with it the next look
+            return None  # this change triggers the next reconcile
         if machine_pool is not None:
             await resources.add_owner(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, machine_pool, kinds.MACHINE_POOL)
             problem = find_problem(pool, machine_pool) or find_static_move(pool, owned, self._shards)
             if not problem:
                 await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
-            elif not _says(pool, problem):
+            elif resources.condition(pool, "Ready").get("message") != problem:
                 self._events.note(pool, "ConfigValidationFailed", problem, warning=True)
-        await self._tell(pool, machine_pool, owned, problem)
+        await self._update_status(pool, machine_pool, owned, problem)
         return None
 
-    async def _divide(self, pool: Object, machine_pool: Object, held: dict[str, Object]) -> None:
-        wanted = shard_group_specs(pool, machine_pool)
-        for name, spec in wanted.items():
-            if name not in held:
-                await self._make(pool, name, spec)
-            elif not resources.is_being_deleted(held[name]):
-                await self._change(held[name], spec)
-        for name in held.keys() - wanted.keys():
-            if not resources.is_being_deleted(held[name]):
-                await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, name, namespace=self._namespace)
+    async def _divide(self, pool: Object, machine_pool: Object, existing: dict[str, Object]) -> None:
+        specs = shard_group_specs(pool, machine_pool)
+        for name, spec in specs.items():
+            if name not in existing:
+                await self._create_shard_group(pool, name, spec)
+            elif not resources.is_being_deleted(existing[name]):
+                await self._update_shard_group(existing[name], spec)
+        for name in existing.keys() - specs.keys():
+            await self._delete(kinds.NSTANCE_SHARD_GROUP, existing[name])
 
-    async def _make(self, pool: Object, name: str, spec: Object) -> None:
+    async def _create_shard_group(self, pool: Object, name: str, spec: Object) -> None:
         metadata = {
             "name": name,
             "namespace": self._namespace,
-            "labels": {POOL_LABEL: resources.name(pool)} if len(resources.name(pool)) <= LABEL_LENGTH else {},
+            "labels": {POOL_LABEL: resources.name(pool)} if len(resources.name(pool)) <= MAX_LABEL_LENGTH else {},
             "ownerReferences": [resources.owner_reference(pool, kinds.NSTANCE_MACHINE_POOL, controller=True)],
             "finalizers": [resources.FINALIZER],
         }
         kind = kinds.NSTANCE_SHARD_GROUP
-        body = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}
         try:
-            await self._kube.create(kind, body)
+            await self._kube.create(kind, resources.manifest(kind, metadata, spec))
         except errors.AlreadyExistsError:
             found = await self._kube.get(kind, name, namespace=self._namespace)
             if not found["metadata"].get("ownerReferences") and not resources.is_being_deleted(found):
-                # Orphaned on purpose, or made by hand: it is this pool's from now on.
-                kept = {key: metadata[key] for key in ("labels", "ownerReferences")}
-                kept["resourceVersion"] = found["metadata"]["resourceVersion"]
-                await self._kube.patch(kind, name, {"metadata": kept}, namespace=self._namespace)
+                # Orphaned on purpose, or created by hand: this pool takes it over.
+                change = {key: metadata[key] for key in ("labels", "ownerReferences")}
+                change["resourceVersion"] = found["metadata"]["resourceVersion"]
+                await self._kube.patch(kind, name, {"metadata": change}, namespace=self._namespace)
             elif not resources.is_owned_by(found, resources.uid(pool)):
-                # Two pools that name the same group and shard would pull it to and fro.
-                why = f"{name} belongs to another pool, or has not gone yet"
-                self._events.note(pool, "GroupTaken", why, warning=True)
-                raise errors.ConflictError(why) from None
+                # Two pools that name the same group and shard would overwrite each other's sizes.
+                message = f"{name} belongs to another pool, or is still being deleted"
+                self._events.note(pool, "GroupTaken", message, warning=True)
+                raise errors.ConflictError(message) from None
 
-    async def _change(self, group: Object, wanted: Object) -> None:
-        keys = {*wanted, *_COPIED}
-        change = resources.merge_patch(resources.spec(group), {key: wanted.get(key) for key in keys})
-        if change:
-            await self._kube.patch(
-                kinds.NSTANCE_SHARD_GROUP, resources.name(group), {"spec": change}, namespace=self._namespace
-            )
+    async def _update_shard_group(self, group: Object, wanted: Object) -> None:
+        spec = {key: wanted.get(key) for key in {*wanted, *_COPIED}}
+        if change := resources.merge_patch(resources.spec(group), spec):
+            await self._patch_spec(kinds.NSTANCE_SHARD_GROUP, group, change)
 
-    async def _leave(self, pool: Object, owned: list[Object]) -> float | None:
-        """The shards let go first; only then the pool does."""
-        if not resources.has_finalizer(pool) or ORPHANS in pool["metadata"]["finalizers"]:
+    async def _finalize(self, pool: Object, owned: list[Object]) -> float | None:
+        """Deletes the shard groups first, then the pool."""
+        if not resources.has_finalizer(pool) or ORPHAN_FINALIZER in pool["metadata"]["finalizers"]:
             return None
-        # The mirror may lag behind a group that was made a moment ago, or taken from the pool: the server is asked.
+        # The mirror may lag behind a group that was just created, or taken from the pool, so the API server is asked.
         listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
-        left = [each for each in listing.items if resources.is_owned_by(each, resources.uid(pool))]
-        for group in left:
-            if not resources.is_being_deleted(group):
-                await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, resources.name(group), namespace=self._namespace)
-        if left:
-            return None if owned else 0.1
+        remaining = [each for each in listing.items if resources.is_owned_by(each, resources.uid(pool))]
+        for group in remaining:
+            await self._delete(kinds.NSTANCE_SHARD_GROUP, group)
+        if remaining:
+            return None if owned else STALE_MIRROR_SECONDS
         await resources.remove_finalizer(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
         return None
 
-    async def _tell(self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str) -> None:
-        told, conditions = summarize(pool, machine_pool, owned, problem=problem)
-        told["conditions"] = resources.merge_conditions(
-            resources.status(pool).get("conditions"),
-            conditions,
-            generation=pool["metadata"].get("generation", 0),
-            now=self._clock.wall(),
-        )
+    async def _update_status(
+        self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str
+    ) -> None:
+        status, ready = summarize(pool, machine_pool, owned, problem=problem)
         ids = sorted(id for each in owned for id in resources.status(each).get("providerIDs") or ())
         if ids != (resources.spec(pool).get("providerIDList") or []):
-            await self._kube.patch(
-                kinds.NSTANCE_MACHINE_POOL,
-                resources.name(pool),
-                {"spec": {"providerIDList": ids}},
-                namespace=self._namespace,
-            )
-        await resources.write_status(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, told)
-        if machine_pool is not None and not resources.has_cluster_api_controllers(
-            machine_pool, self._clusters.objects.get(self._cluster)
-        ):  # else Cluster API's own controller writes this
-            counts = {key: told[key] for key in ("replicas", "readyReplicas")}
+            await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"providerIDList": ids})
+        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready])
+        if machine_pool is not None and not self._has_cluster_api_controllers(machine_pool):
+            counts = {key: status[key] for key in ("replicas", "readyReplicas")}
             await resources.write_status(self._kube, kinds.MACHINE_POOL, machine_pool, counts)

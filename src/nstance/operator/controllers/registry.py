@@ -1,4 +1,4 @@
-"""The controllers that run, in one list."""
+"""The list of controllers that run."""
 
 from nstance.kube import kinds
 from nstance.operator.controllers.clusters import Clusters
@@ -12,14 +12,14 @@ from nstance.operator.controllers.pools import Pools
 from nstance.operator.controllers.shard_groups import ShardGroups
 
 
-def build_controllers(parts: ControllerContext) -> list[Controller]:
-    nodes = Nodes(parts.workload, parts.workload_mirrors.of(kinds.NODE))
+def build_controllers(context: ControllerContext) -> list[Controller]:
+    nodes = Nodes(context.workload, context.workload_mirrors.of(kinds.NODE))
     return [
-        Clusters(parts),
-        Importer(parts),
-        Pools(parts),
-        ShardGroups(parts, nodes),
-        Machines(parts, nodes),
-        Pods(parts),
-        Drains(parts, nodes),
+        Clusters(context),
+        Importer(context),
+        Pools(context),
+        ShardGroups(context, nodes),
+        Machines(context, nodes),
+        Pods(context),
+        Drains(context, nodes),
     ]

@@ -1,0 +1,1 @@
+"""Connections to the shards, and the identity that they are opened with."""

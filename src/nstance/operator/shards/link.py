@@ -1,14 +1,15 @@
-"""A link to each shard: one connection, what was heard over it, and calls that never wait for a silent server.
+"""The connection to one shard: its watch, the state received over it, and calls.
 
-A link follows its shard's watch. After a loss it takes the new snapshot, compares, and tells what differs: what is not in
-the snapshot was deleted meanwhile. Addresses are tried in turn, because a standby refuses; each link runs on its own, so
-that a shard that hangs delays nobody else. The trap: calls to a shard that is not synced fail at once instead of waiting
-for their deadline, or a few hung calls would hold all of the controllers' workers.
+After a lost connection the new snapshot is compared with the known state and listeners get the differences: what the
+snapshot lacks was deleted in the meantime. Addresses are tried in turn, because a standby refuses the watch. The trap:
+calls to a shard that is not synced fail at once. If they waited for their deadline, a few of them would hold all workers
+of the controllers.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from grpclib.const import Status
@@ -31,46 +32,43 @@ log = logging.getLogger(__name__)
 
 CALL_SECONDS = 10.0
 MAX_CALLS = 32  # at once to one shard; the server allows a hundred
-ANSWER_SECONDS = 15.0  # between two messages of a snapshot
+SNAPSHOT_MESSAGE_SECONDS = 15.0  # between two messages of a snapshot
 RETRY = Backoff(0.25, 10.0, jitter=1.0)
 SAME_DEADLINE_MS = 2_000
-STABLE_SECONDS = 10.0  # a connection that served this long is not a failure when it ends
+STABLE_SECONDS = 10.0  # a connection that lasted this long is not a failure when it ends
 
-# Silence is noticed within five seconds. The wide window lets a snapshot of thousands of instances flow.
+# An unresponsive server is noticed within five seconds. The wide window lets a snapshot of thousands of instances flow.
 LIMITS = Limits(ping_after=2.0, pong_within=3.0, window=MIB)
 
 _NO_ANSWER = frozenset({Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.CANCELLED})
-_LOSSES = (GRPCError, OSError, StreamTerminatedError, ProtocolError)
+_CONNECTION_ERRORS = (GRPCError, OSError, StreamTerminatedError, ProtocolError)
 _ENDED = frozenset({"deleted", "failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkContext:
+    """What all links share. `credentials` is called at each connection, so that renewed ones are used."""
+
+    credentials: Callable[[], Credentials]
+    listener: Listener
+    metrics: Metrics
+    clock: Clock
+    rng: Rng
 
 
 class Link:
     """One shard. A `ports.Shard`."""
 
-    def __init__(
-        self,
-        name: str,
-        addresses: tuple[str, ...],
-        *,
-        credentials: Callable[[], Credentials],
-        listener: Listener,
-        metrics: Metrics,
-        clock: Clock,
-        rng: Rng,
-    ) -> None:
-        """`credentials` are asked for at each connection, so that renewed ones are used."""
+    def __init__(self, name: str, addresses: tuple[str, ...], context: LinkContext) -> None:
         self._name = name
         self._addresses = addresses
-        self._credentials = credentials
-        self._listener = listener
-        self._metrics = metrics
-        self._clock = clock
-        self._rng = rng
+        self._context = context
+        self._listener, self._metrics, self._clock = context.listener, context.metrics, context.clock
         self._channel: Channel | None = None
         self._address = ""  # of the current attempt
         self._synced = False
-        self._trouble = "not connected yet"
-        self._slots = asyncio.Semaphore(MAX_CALLS)
+        self._unsynced_reason = "not connected yet"
+        self._call_slots = asyncio.Semaphore(MAX_CALLS)
         self._groups: dict[str, pb.GroupStatus] = {}
         self._instances: dict[str, pb.InstanceEvent] = {}
 
@@ -83,8 +81,8 @@ class Link:
         return self._synced
 
     @property
-    def trouble(self) -> str:
-        return "" if self._synced else self._trouble
+    def unsynced_reason(self) -> str:
+        return "" if self._synced else self._unsynced_reason
 
     @property
     def groups(self) -> Mapping[str, pb.GroupStatus]:
@@ -111,7 +109,7 @@ class Link:
     async def delete_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call("DeleteInstance", pb.DeleteInstanceRequest(instance_id=instance))  # type: ignore[no-any-return]
 
-    async def instance(self, instance: str) -> pb.InstanceStatus:
+    async def get_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call("GetInstanceStatus", pb.GetInstanceStatusRequest(instance_id=instance))  # type: ignore[no-any-return]
 
     async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse:
@@ -121,32 +119,33 @@ class Link:
         return await self._call("RenewCertificate", registration_pb2.RenewCertificateRequest())  # type: ignore[no-any-return]
 
     async def _call(self, rpc: str, request: Any) -> Any:
-        began, channel = self._clock.monotonic(), self._channel
+        started, channel = self._clock.monotonic(), self._channel
         code = "UNREACHABLE"
         try:
             if not self._synced or channel is None:
-                raise ShardUnreachableError(f"shard {self._name} is not reachable: {self._trouble}")
-            async with asyncio.timeout(CALL_SECONDS), self._slots:
+                raise ShardUnreachableError(f"shard {self._name} is not reachable: {self._unsynced_reason}")
+            async with asyncio.timeout(CALL_SECONDS), self._call_slots:
                 method = getattr(operator_grpc.OperatorServiceStub(channel), rpc)
                 answer = await call(method, request, timeout=CALL_SECONDS)
             code = "OK"
             return answer
-        except GRPCError as refusal:
-            if refusal.status in _NO_ANSWER:
-                raise ShardUnreachableError(f"shard {self._name}: {status.explain(refusal)}") from refusal
-            code = refusal.status.name
-            raise ShardRefusedError(code, f"shard {self._name}: {status.explain(refusal)}") from refusal
-        except TimeoutError as late:
-            raise ShardUnreachableError(f"shard {self._name}: no answer within {CALL_SECONDS:g} s") from late
-        except OSError as lost:
-            raise ShardUnreachableError(f"shard {self._name}: {status.explain(lost)}") from lost
+        except GRPCError as error:
+            text = f"shard {self._name}: {status.explain(error)}"
+            if error.status in _NO_ANSWER:
+                raise ShardUnreachableError(text) from error
+            code = error.status.name
+            raise ShardRefusedError(code, text) from error
+        except TimeoutError as error:
+            raise ShardUnreachableError(f"shard {self._name}: no answer within {CALL_SECONDS:g} s") from error
+        except OSError as error:
+            raise ShardUnreachableError(f"shard {self._name}: {status.explain(error)}") from error
         finally:
-            self._metrics.shard_called(self._name, rpc, code, self._clock.monotonic() - began)
+            self._metrics.shard_called(self._name, rpc, code, self._clock.monotonic() - started)
 
-    # ---- following
+    # ---- the watch
 
-    def move(self, addresses: tuple[str, ...]) -> None:
-        """The servers have other addresses; a connection to one that is still among them stays."""
+    def set_addresses(self, addresses: tuple[str, ...]) -> None:
+        """A connection to an address that is still listed stays open."""
         if addresses == self._addresses:
             return
         self._addresses = addresses
@@ -155,55 +154,55 @@ class Link:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        turn = failures = 0
-        problems: dict[str, str] = {}
+        attempt = failures = 0
+        problems: dict[str, str] = {}  # by address
         try:
             while True:
-                began, addresses = self._clock.monotonic(), self._addresses
-                self._address = addresses[turn % len(addresses)]
+                started, addresses = self._clock.monotonic(), self._addresses
+                self._address = addresses[attempt % len(addresses)]
                 problem = await self._connect(self._address)
-                served = self._synced
-                problems = {} if served else {each: problems[each] for each in problems if each in addresses}
+                was_synced = self._synced
+                problems = {} if was_synced else {each: problems[each] for each in problems if each in addresses}
                 problems[self._address] = problem
-                stable = served and self._clock.monotonic() - began >= STABLE_SECONDS
-                turn, failures = turn + 1, 0 if stable else failures + 1
-                self._lose("; ".join(f"{where}: {why}" for where, why in problems.items()))
+                stable = was_synced and self._clock.monotonic() - started >= STABLE_SECONDS
+                attempt, failures = attempt + 1, 0 if stable else failures + 1
+                self._on_disconnect("; ".join(f"{address}: {why}" for address, why in problems.items()))
                 rounds, rest = divmod(failures, len(addresses))
-                await self._clock.sleep(RETRY.delay(1 if rest else 1 + rounds, self._rng))
+                await self._clock.sleep(RETRY.delay(1 if rest else 1 + rounds, self._context.rng))
         finally:
             self._synced = False
             self._metrics.shard_removed(self._name)
 
     async def _connect(self, address: str) -> str:
-        """One connection from its beginning to its end; returns why it ended."""
+        """One connection from its start to its end; returns why it ended."""
         try:
-            shown = self._credentials()
+            credentials = self._context.credentials()
             self._channel = Channel(
                 address,
-                context=shown.context(),
-                expect_cluster=shown.who.cluster,
+                context=credentials.context(),
+                expect_cluster=credentials.who.cluster,
                 expect_shard=self._name,
                 clock=self._clock,
                 limits=LIMITS,
             )
-            await self._follow(operator_grpc.OperatorServiceStub(self._channel))
+            await self._watch(operator_grpc.OperatorServiceStub(self._channel))
             return "the server ended the watch"
         except TimeoutError:
-            return f"the server said nothing for {ANSWER_SECONDS:g} s"
-        except _LOSSES as error:
+            return f"the server sent nothing for {SNAPSHOT_MESSAGE_SECONDS:g} s"
+        except _CONNECTION_ERRORS as error:
             return status.explain(error).removeprefix(f"{address}: ")
         except Exception as error:
-            # A bug or a message that nobody foresaw costs a connection, not the operator.
-            log.exception("the link to a shard failed unexpectedly", extra={"shard": self._name})
+            # A bug or an unknown message costs a connection, not the operator.
+            log.exception("failed to follow shard: unexpected error", extra={"shard": self._name})
             return f"unexpected: {status.explain(error)}"
         finally:
             if self._channel is not None:
                 self._channel.close()
                 self._channel = None
 
-    async def _follow(self, stub: operator_grpc.OperatorServiceStub) -> None:
+    async def _watch(self, stub: operator_grpc.OperatorServiceStub) -> None:
         async with stub.Watch.open() as stream:
-            async with asyncio.timeout(ANSWER_SECONDS) as patience:
+            async with asyncio.timeout(SNAPSHOT_MESSAGE_SECONDS) as deadline:
                 await stream.send_message(
                     pb.WatchRequest(groups=True, instances=True, errors=True, drains=True), end=True
                 )
@@ -217,23 +216,22 @@ class Link:
                             instances[message.instance.instance_id] = message.instance
                         case "snapshot_end":
                             break
-                    patience.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
+                    deadline.reschedule(asyncio.get_running_loop().time() + SNAPSHOT_MESSAGE_SECONDS)
                 else:
                     await stream.recv_trailing_metadata()
                     return
-            self._take(groups, instances)
+            self._apply_snapshot(groups, instances)
             while (message := await stream.recv_message()) is not None:
-                self._hear(message)
+                self._apply_change(message)
             await stream.recv_trailing_metadata()
 
-    def _take(self, groups: dict[str, pb.GroupStatus], instances: dict[str, pb.InstanceEvent]) -> None:
-        """A whole snapshot: whatever differs from what was known is told."""
+    def _apply_snapshot(self, groups: dict[str, pb.GroupStatus], instances: dict[str, pb.InstanceEvent]) -> None:
         old_groups, self._groups = self._groups, groups
         old, self._instances = self._instances, instances
         self._synced = True
         self._metrics.shard_connected(self._name, True)
         log.info(
-            "a shard is connected",
+            "shard connected",
             extra={
                 "shard": self._name,
                 "server": self._address,
@@ -243,68 +241,67 @@ class Link:
         )
         for key in [*groups, *(old_groups.keys() - groups.keys())]:
             if old_groups.get(key) != groups.get(key):
-                self._listener.group_changed(self._name, key)
+                self._listener.on_group_change(self._name, key)
         for event in [*instances.values(), *(old[id] for id in old.keys() - instances.keys())]:
             known = old.get(event.instance_id)
             if event.instance_id not in instances:
-                self._listener.instance_changed(self._name, _gone(event))
+                self._listener.on_instance_change(self._name, _deleted(event))
             elif known is None or _differs(known, event):
-                self._listener.instance_changed(self._name, _since(event, known))
-        self._listener.shard_changed(self._name)
+                self._listener.on_instance_change(self._name, _with_cancelled_drain(event, known))
+        self._listener.on_shard_change(self._name)
 
-    def _hear(self, message: pb.WatchMessage) -> None:
+    def _apply_change(self, message: pb.WatchMessage) -> None:
         match message.WhichOneof("kind"):
             case "group":
                 self._groups[message.group.key] = message.group
-                self._listener.group_changed(self._name, message.group.key)
+                self._listener.on_group_change(self._name, message.group.key)
             case "group_deleted":
                 self._groups.pop(message.group_deleted, None)
-                self._listener.group_changed(self._name, message.group_deleted)
+                self._listener.on_group_change(self._name, message.group_deleted)
             case "instance":
                 event = message.instance
                 if event.state in _ENDED:
                     self._instances.pop(event.instance_id, None)
                 else:
                     self._instances[event.instance_id] = event
-                self._listener.instance_changed(self._name, event)
+                self._listener.on_instance_change(self._name, event)
             case "error":
-                self._listener.trouble_heard(self._name, message.error)
+                self._listener.on_error_event(self._name, message.error)
 
-    def _lose(self, problem: str) -> None:
-        changed = self._synced or problem != self._trouble
-        self._synced, self._trouble = False, problem
+    def _on_disconnect(self, reason: str) -> None:
+        changed = self._synced or reason != self._unsynced_reason
+        self._synced, self._unsynced_reason = False, reason
         self._metrics.shard_connected(self._name, False)
         if changed:
-            log.warning("a shard is not connected", extra={"shard": self._name, "reason": problem})
-            self._listener.shard_changed(self._name)
+            log.warning("shard not connected", extra={"shard": self._name, "reason": reason})
+            self._listener.on_shard_change(self._name)
 
 
 def _differs(known: pb.InstanceEvent, event: pb.InstanceEvent) -> bool:
-    """A deadline is counted anew from each server's clock, so that only a real change of it counts."""
+    """Each server computes deadlines from its own clock, so only a larger difference of them counts."""
     moved = abs(known.deadline_unix_ms - event.deadline_unix_ms) > SAME_DEADLINE_MS
-    return moved or _lasting(known) != _lasting(event)
+    return moved or _without_transient_fields(known) != _without_transient_fields(event)
 
 
-def _lasting(event: pb.InstanceEvent) -> pb.InstanceEvent:
-    """Without what is said of one moment only."""
-    same = pb.InstanceEvent()
-    same.CopyFrom(event)
-    same.ClearField("deadline_unix_ms")
-    same.ClearField("drain_cancelled")
-    return same
+def _without_transient_fields(event: pb.InstanceEvent) -> pb.InstanceEvent:
+    copied = pb.InstanceEvent()
+    copied.CopyFrom(event)
+    copied.ClearField("deadline_unix_ms")
+    copied.ClearField("drain_cancelled")
+    return copied
 
 
-def _since(event: pb.InstanceEvent, known: pb.InstanceEvent | None) -> pb.InstanceEvent:
-    """As the server would have told it: a snapshot cannot know that a drain was cancelled while nobody listened."""
+def _with_cancelled_drain(event: pb.InstanceEvent, known: pb.InstanceEvent | None) -> pb.InstanceEvent:
+    """A snapshot cannot say that a drain was cancelled while the link was down; the server's own event would."""
     if known is None or known.state != "draining" or event.state != "running":
         return event
-    told = pb.InstanceEvent()
-    told.CopyFrom(event)
-    told.drain_cancelled = True
-    return told
+    copied = pb.InstanceEvent()
+    copied.CopyFrom(event)
+    copied.drain_cancelled = True
+    return copied
 
 
-def _gone(last: pb.InstanceEvent) -> pb.InstanceEvent:
-    told = _lasting(last)
-    told.state, told.vm_gone, told.waits = "deleted", True, False
-    return told
+def _deleted(last: pb.InstanceEvent) -> pb.InstanceEvent:
+    event = _without_transient_fields(last)
+    event.state, event.vm_gone, event.waits = "deleted", True, False
+    return event

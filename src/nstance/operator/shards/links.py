@@ -1,13 +1,13 @@
-"""The links to all shards of the configuration: started, moved and ended as its file changes."""
+"""The links to all configured shards, started, moved and stopped as the configuration file changes."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
 from nstance.clock import Clock, Rng
-from nstance.operator.config_file import Configuration, Endpoints
+from nstance.operator.config_file import Configuration
 from nstance.operator.metrics import Metrics
-from nstance.operator.shards.link import Link
+from nstance.operator.shards.link import Link, LinkContext
 from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.v1 import operator_pb2 as pb
 from nstance.v1 import registration_pb2
@@ -16,37 +16,37 @@ from nstance.wire.credentials import Credentials
 log = logging.getLogger(__name__)
 
 
-class Listeners:
-    """Tells everybody who listens. A `ports.Listener`."""
+class Listeners(Listener):
+    """Passes every change on to all listeners."""
 
     def __init__(self) -> None:
-        self._all: list[Listener] = []
+        self._listeners: list[Listener] = []
 
     def add(self, listener: Listener) -> None:
-        self._all.append(listener)
+        self._listeners.append(listener)
 
-    def shard_changed(self, shard: str) -> None:
-        self._tell(lambda each: each.shard_changed(shard))
+    def on_shard_change(self, shard: str) -> None:
+        self._notify(lambda listener: listener.on_shard_change(shard))
 
-    def group_changed(self, shard: str, group: str) -> None:
-        self._tell(lambda each: each.group_changed(shard, group))
+    def on_group_change(self, shard: str, group: str) -> None:
+        self._notify(lambda listener: listener.on_group_change(shard, group))
 
-    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
-        self._tell(lambda each: each.instance_changed(shard, event))
+    def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
+        self._notify(lambda listener: listener.on_instance_change(shard, event))
 
-    def trouble_heard(self, shard: str, event: pb.Event) -> None:
-        self._tell(lambda each: each.trouble_heard(shard, event))
+    def on_error_event(self, shard: str, event: pb.Event) -> None:
+        self._notify(lambda listener: listener.on_error_event(shard, event))
 
-    def _tell(self, tell: Callable[[Listener], None]) -> None:
-        for each in self._all:
+    def _notify(self, notify: Callable[[Listener], None]) -> None:
+        for listener in self._listeners:
             try:
-                tell(each)
-            except Exception:  # a defect of one listener must not keep the change from the others
-                log.exception("a listener failed")
+                notify(listener)
+            except Exception:  # a bug in one listener must not keep the change from the others
+                log.exception("failed to notify listener: unexpected error")
 
 
 class Links:
-    """All shards of the configuration. A `ports.Shards`."""
+    """All configured shards. A `ports.Shards`."""
 
     def __init__(
         self,
@@ -57,17 +57,16 @@ class Links:
         clock: Clock,
         rng: Rng,
     ) -> None:
-        self._credentials = credentials
-        self._metrics = metrics
-        self._clock = clock
-        self._rng = rng
         self._listeners = Listeners()
+        self._context = LinkContext(
+            credentials=credentials, listener=self._listeners, metrics=metrics, clock=clock, rng=rng
+        )
         self._links: dict[str, Link] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._running = False
         self.apply(configuration)
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         self._listeners.add(listener)
 
     def names(self) -> tuple[str, ...]:
@@ -77,13 +76,13 @@ class Links:
         return self._links.get(name)
 
     def apply(self, configuration: Configuration) -> None:
-        """Shards that are new are connected, those that are gone let go of, those that moved followed."""
+        """Connects new shards, drops removed ones and moves those with other addresses."""
         before = self._links
         self._links = {}
         name: str
         for name, endpoints in configuration.shards.items():
-            link = before.get(name) or self._new(name, endpoints)
-            link.move(endpoints.operator)
+            link = before.get(name) or Link(name, endpoints.operator, self._context)
+            link.set_addresses(endpoints.operator)
             self._links[name] = link
         for name in before.keys() - self._links.keys():
             if name in self._tasks:
@@ -91,7 +90,7 @@ class Links:
         if self._running:
             self._start(self._links.keys() - before.keys())
         for name in before.keys() ^ self._links.keys():
-            self._listeners.shard_changed(name)
+            self._listeners.on_shard_change(name)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -107,7 +106,7 @@ class Links:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def renew_certificate(self) -> registration_pb2.RegisterResponse:
-        """By any shard that answers. Raises ShardUnreachable or ShardRefused with the last one's reason."""
+        """Asks one shard after the other. Raises ShardUnreachableError or ShardRefusedError of the last one."""
         problem: Exception = ShardUnreachableError("no shard is connected")
         for link in sorted(self._links.values(), key=lambda link: not link.synced):
             try:
@@ -115,17 +114,6 @@ class Links:
             except (ShardUnreachableError, ShardRefusedError) as error:
                 problem = error
         raise problem
-
-    def _new(self, name: str, endpoints: Endpoints) -> Link:
-        return Link(
-            name,
-            endpoints.operator,
-            credentials=self._credentials,
-            listener=self._listeners,
-            metrics=self._metrics,
-            clock=self._clock,
-            rng=self._rng,
-        )
 
     def _start(self, names: Iterable[str]) -> None:
         for name in names:

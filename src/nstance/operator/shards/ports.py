@@ -1,7 +1,8 @@
-"""What the operator's controllers ask of a shard.
+"""The port between the operator's controllers and the shards.
 
-A link remembers what its shard last said, also while the shard is silent: controllers read from it and never wait for a
-network. The trap: what a link remembers is the truth only while `synced`; an absence counts as an absence only then.
+A shard keeps the last state that it received in memory, also while the connection is down, so controllers never wait for
+the network to read it. The trap: that state is complete only while `synced`. Only then does a missing group or instance
+prove its absence.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ class ShardUnreachableError(Exception):
 
 
 class ShardRefusedError(Exception):
-    """The shard answered no. `code` is the gRPC status name (NOT_FOUND, INVALID_ARGUMENT, FAILED_PRECONDITION, ABORTED …)."""
+    """The shard rejected the call. `code` is the gRPC status name (NOT_FOUND, INVALID_ARGUMENT, ABORTED …)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -23,29 +24,29 @@ class ShardRefusedError(Exception):
 
 
 class Shard(Protocol):
-    """Calls have deadlines and raise ShardUnreachable or ShardRefused, nothing else."""
+    """Calls have deadlines and raise ShardUnreachableError or ShardRefusedError, nothing else."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def synced(self) -> bool:
-        """A whole snapshot was read on the connection that is open now."""
+        """A complete snapshot was read on the connection that is open now."""
         ...
 
     @property
-    def trouble(self) -> str:
+    def unsynced_reason(self) -> str:
         """Why it is not synced, for people; empty when it is."""
         ...
 
     @property
     def groups(self) -> Mapping[str, pb.GroupStatus]:
-        """By key, as last heard."""
+        """By key, as last received."""
         ...
 
     @property
     def instances(self) -> Mapping[str, pb.InstanceEvent]:
-        """By instance ID, as last heard; deleted ones are absent."""
+        """By instance ID, as last received; deleted ones are absent."""
         ...
 
     async def upsert_group(self, key: str, config: pb.GroupConfig, *, etag: str = "") -> pb.GroupStatus: ...
@@ -56,30 +57,30 @@ class Shard(Protocol):
 
     async def delete_instance(self, instance: str) -> pb.InstanceStatus: ...
 
-    async def instance(self, instance: str) -> pb.InstanceStatus: ...
+    async def get_instance(self, instance: str) -> pb.InstanceStatus: ...
 
     async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse: ...
 
 
 class Shards(Protocol):
-    """The shards of the configuration as it is now; iteration order is the configuration's."""
+    """The configured shards, in the order of the configuration file."""
 
     def names(self) -> tuple[str, ...]: ...
 
     def get(self, name: str) -> Shard | None:
-        """None: not in the configuration (any more)."""
+        """None: not in the configuration, or not any more."""
         ...
 
 
-class Listener(Protocol):
-    """Told of what changed, in the event loop, right after the link's own memory changed. Must return at once."""
+class Listener:
+    """Receives changes in the event loop, after the shard's own state changed; ignores those that it does not override.
+    Must return at once."""
 
-    def shard_changed(self, shard: str) -> None:
+    def on_shard_change(self, shard: str) -> None:
         """It was connected, synced, lost, added or removed."""
-        ...
 
-    def group_changed(self, shard: str, group: str) -> None: ...
+    def on_group_change(self, shard: str, group: str) -> None: ...
 
-    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None: ...
+    def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None: ...
 
-    def trouble_heard(self, shard: str, event: pb.Event) -> None: ...
+    def on_error_event(self, shard: str, event: pb.Event) -> None: ...

@@ -1,7 +1,7 @@
-"""Asking shards for the operator's first certificate.
+"""Requesting the operator's first certificate from the shards.
 
-All shards share one CA, so any of them will do. They are asked at once, because one that is silent would hold up the
-others; the same nonce with the same key gets the same certificate from each, so it does not matter who is first.
+All shards share one CA, so any of them can issue it. They are asked in parallel, because one that hangs would hold up the
+others. The same nonce with the same key gets the same certificate from each, so it does not matter which one is first.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from nstance.wire.call import call
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 10.0
-PATIENCE_SECONDS = 20.0  # shards that did not answer are asked again: a fail-over takes a few seconds
+REGISTER_TIMEOUT_SECONDS = 20.0  # unreachable shards are asked again: a failover takes a few seconds
 
-_REFUSALS = frozenset({Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT})
+_REJECTIONS = frozenset({Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT})
 
 
 class NonceRejectedError(Exception):
-    """A shard refused for good."""
+    """A shard rejected the nonce for good."""
 
 
 class UntrustedShardsError(Exception):
-    """Every shard has a certificate of another CA."""
+    """The shards' certificates are of another CA."""
 
 
 class NoShardAnsweredError(Exception):
@@ -47,40 +47,39 @@ async def register(
     clock: Clock,
     rng: Rng,
 ) -> RegisterResponse:
-    """Raises NonceRefused, CaRefused, NobodyAnswers; each says what the shards said."""
+    """Raises NonceRejectedError, UntrustedShardsError or NoShardAnsweredError, each with the shards' own reasons."""
     context = tls.client_context(ca_pem=ca_pem)
-    end = clock.monotonic() + PATIENCE_SECONDS
-    tries = 0
+    deadline = clock.monotonic() + REGISTER_TIMEOUT_SECONDS
+    attempts = 0
     while True:
         answer, problems = await _ask_all(request, configuration, context, clock)
         if answer is not None:
             return answer
-        refusals = [problem for problem in problems if isinstance(problem, GRPCError)]
-        told = "; ".join(dict.fromkeys(status.explain(problem) for problem in refusals or problems))
-        if refusals:
-            raise NonceRejectedError(told)
-        if all(isinstance(problem, channel.UntrustedError) for problem in problems):
-            raise UntrustedShardsError(told)
-        if clock.monotonic() >= end:
-            # One that answers with another CA says more than those that do not answer at all.
-            untrusted = any(isinstance(problem, channel.UntrustedError) for problem in problems)
-            raise UntrustedShardsError(told) if untrusted else NoShardAnsweredError(told)
-        log.warning("no shard could be reached to register, trying again", extra={"reason": told})
-        tries += 1
-        await clock.sleep(link.RETRY.delay(1 + tries, rng))
+        rejections = [problem for problem in problems if isinstance(problem, GRPCError)]
+        reasons = "; ".join(dict.fromkeys(status.explain(problem) for problem in rejections or problems))
+        if rejections:
+            raise NonceRejectedError(reasons)
+        untrusted = [isinstance(problem, channel.UntrustedError) for problem in problems]
+        if all(untrusted):
+            raise UntrustedShardsError(reasons)
+        if clock.monotonic() >= deadline:
+            # A shard with another CA explains more than shards that do not answer at all.
+            raise UntrustedShardsError(reasons) if any(untrusted) else NoShardAnsweredError(reasons)
+        log.warning("failed to register operator: no shard answered, retrying", extra={"reason": reasons})
+        attempts += 1
+        await clock.sleep(link.RETRY.delay(1 + attempts, rng))
 
 
 async def _ask_all(
     request: RegisterOperatorRequest, configuration: Configuration, context: ssl.SSLContext, clock: Clock
 ) -> tuple[RegisterResponse | None, list[Exception]]:
-    """The first answer, or everybody's reason."""
+    """The first answer, or the reason of every shard."""
+    cluster = configuration.cluster
     tasks = [
         asyncio.create_task(
             _ask(
                 request,
-                channel.Channel(
-                    address, context=context, expect_cluster=configuration.cluster, expect_shard=shard, clock=clock
-                ),
+                channel.Channel(address, context=context, expect_cluster=cluster, expect_shard=shard, clock=clock),
                 address,
             )
         )
@@ -90,10 +89,10 @@ async def _ask_all(
     problems: list[Exception] = []
     try:
         for done in asyncio.as_completed(tasks):
-            found = await done
-            if isinstance(found, RegisterResponse):
-                return found, []
-            problems.append(found)
+            answer = await done
+            if isinstance(answer, RegisterResponse):
+                return answer, []
+            problems.append(answer)
     finally:
         for task in tasks:
             task.cancel()
@@ -107,7 +106,7 @@ async def _ask(request: RegisterOperatorRequest, opened: channel.Channel, addres
         answer: RegisterResponse = await call(stub.RegisterOperator, request, timeout=CALL_SECONDS)
         return answer
     except GRPCError as problem:
-        return problem if problem.status in _REFUSALS else _unreachable(address, problem)
+        return problem if problem.status in _REJECTIONS else _unreachable(address, problem)
     except channel.UntrustedError as problem:
         return problem
     except OSError as problem:

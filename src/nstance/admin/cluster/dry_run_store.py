@@ -1,6 +1,6 @@
-"""A store that reads from another one and keeps all writes to itself: the very code of a command runs, for `--dry-run`.
+"""A store for `--dry-run`: reads go to the real store, writes stay in memory, so commands run their usual code.
 
-The trap: what was written here must be read back from here, because writes are checked by reading.
+The trap: written objects must be readable, because commands verify their writes by reading.
 """
 
 import heapq
@@ -10,7 +10,7 @@ from nstance.objects import errors
 from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
 
 
-class Rehearsal:
+class DryRunStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._written: dict[Key, Stored | None] = {}  # None: deleted
@@ -22,16 +22,16 @@ class Rehearsal:
     async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
         if key not in self._written:
             return await self._store.get(key, limit=limit)
-        kept = self._written[key]
-        if kept is None:
+        stored = self._written[key]
+        if stored is None:
             raise errors.NotFoundError(key)
-        return kept
+        return stored
 
     async def head(self, key: Key) -> Head:
         if key not in self._written:
             return await self._store.head(key)
-        kept = await self.get(key)
-        return Head(kept.version, len(kept.body), 0.0)
+        stored = await self.get(key)
+        return Head(stored.version, len(stored.body), 0.0)
 
     async def create(self, key: Key, body: bytes) -> Version:
         try:
@@ -49,9 +49,9 @@ class Rehearsal:
         self._written[key] = None
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
-        there = [key async for key in self._store.list(prefix, after=after) if key not in self._written]
-        mine = sorted(k for k, kept in self._written.items() if kept and k.startswith(prefix) and k > after)
-        for key in heapq.merge(there, mine):
+        existing = [key async for key in self._store.list(prefix, after=after) if key not in self._written]
+        written = sorted(k for k, stored in self._written.items() if stored and k.startswith(prefix) and k > after)
+        for key in heapq.merge(existing, written):
             yield key
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An event as a line for people, or as a document for programs."""
+"""Prints an event as a line for people, or as a document for programs."""
 
 import json
 import shutil
@@ -12,9 +12,9 @@ from nstance.admin import output
 from nstance.admin.shard.records import Record
 from nstance.model.decision import TROUBLE
 
-_BAD = frozenset(code.value for code in TROUBLE)
-_REASON = 16  # most of them fit
-_NARROW = 32  # below that it is left to the terminal
+_PROBLEMS = frozenset(code.value for code in TROUBLE)
+_REASON_WIDTH = 16  # most reasons fit
+_MIN_MESSAGE_WIDTH = 32  # below that, wrapping is left to the terminal
 
 
 class Printer:
@@ -30,22 +30,22 @@ class Printer:
 
     def one(self, event: Record) -> str:
         if self._form == "json":
-            return json.dumps(event, ensure_ascii=False) + "\n"  # one line each: events may be followed
+            return json.dumps(event, ensure_ascii=False) + "\n"  # one line each, for --follow
         if self._form == "yaml":
             return "---\n" + output.document(event, "yaml")
         return self._line(event)
 
     def _line(self, event: Record) -> str:
-        """The time and the reason in front; what is too long goes on below the message."""
+        """Time and reason come first; a long message continues below itself."""
         where = "/".join(filter(None, (event["shard"] if self._several else "", event["group"])))
-        head = f"{event['time'][5:10]} {event['time'][11:19]}Z"
-        reason = f"{output.plain(event['reason']):<{_REASON}}"
-        about = f" ({event['instance_id']})" if event["instance_id"] not in event["message"] else ""
-        text = output.plain(f"{where}: " * bool(where) + event["message"] + about)
-        indent = " " * (len(head) + len(reason) + 4)
-        if self._width >= len(indent) + _NARROW:
+        time = f"{event['time'][5:10]} {event['time'][11:19]}Z"
+        reason = f"{output.escape(event['reason']):<{_REASON_WIDTH}}"
+        instance = f" ({event['instance_id']})" if event["instance_id"] not in event["message"] else ""
+        text = output.escape(f"{where}: " * bool(where) + event["message"] + instance)
+        indent = " " * (len(time) + len(reason) + 4)
+        if self._width >= len(indent) + _MIN_MESSAGE_WIDTH:
             text = textwrap.fill(
                 text, self._width - 1, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
             ).lstrip(" ")
-        styled = click.style(reason, fg="yellow" if event["reason"] in _BAD else "green")
-        return f"{click.style(head, dim=True)}  {styled}  {text}\n"
+        styled = click.style(reason, fg="yellow" if event["reason"] in _PROBLEMS else "green")
+        return f"{click.style(time, dim=True)}  {styled}  {text}\n"

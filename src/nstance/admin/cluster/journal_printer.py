@@ -1,4 +1,4 @@
-"""A journal slot as lines for people, or as one document for programs."""
+"""Prints a journal slot as lines for people, or as one document for programs."""
 
 import json
 from collections.abc import Iterator
@@ -6,36 +6,36 @@ from collections.abc import Iterator
 import click
 
 from nstance.admin import output
-from nstance.admin.cluster.journal import Found, Trouble
+from nstance.admin.cluster.journal import DamagedSlot, JournalSlot
 from nstance.model.decision import TROUBLE
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Change, Put, Remove, State
 from nstance.objects import slots
 
-_BAD = frozenset(code.value for code in TROUBLE)
+_PROBLEMS = frozenset(code.value for code in TROUBLE)
 
 
 class Printer:
-    """Remembers states, so that a change shows where an instance came from."""
+    """Remembers states, so that a change shows the previous one."""
 
     def __init__(self, form: str) -> None:
         self._form = form
         self._states: dict[InstanceId, str] = {}
 
-    def text(self, found: Found) -> str:
+    def text(self, found: JournalSlot) -> str:
         document = self._document(found)
         if self._form == "json":
-            return json.dumps(document, ensure_ascii=False) + "\n"  # one line each: a journal may be followed
+            return json.dumps(document, ensure_ascii=False) + "\n"  # one line each, for --follow
         if self._form == "yaml":
             return "---\n" + output.document(document, "yaml")
         return "".join(f"{line}\n" for line in _lines(document))
 
-    def _document(self, found: Found) -> dict[str, object]:
-        if isinstance(found, Trouble):
+    def _document(self, found: JournalSlot) -> dict[str, object]:
+        if isinstance(found, DamagedSlot):
             return {"slot": found.number, "damaged": found.message}
         return {
             "slot": found.number,
-            "time": output.when(found.at),
+            "time": output.timestamp(found.at),
             "epoch": found.epoch,
             "entries": [self._entry(entry) for entry in found.entries],
         }
@@ -45,12 +45,12 @@ class Printer:
             "id": entry.id,
             "reasons": [
                 {
-                    "code": why.code,
-                    "message": why.message,
-                    "instance": why.instance,
-                    "group": f"{why.tenant}/{why.group}" if why.group else why.tenant or None,
+                    "code": reason.code,
+                    "message": reason.message,
+                    "instance": reason.instance,
+                    "group": f"{reason.tenant}/{reason.group}" if reason.group else reason.tenant or None,
                 }
-                for why in entry.reason
+                for reason in entry.reason
             ],
             "changes": [self._change(change) for change in entry.changes],
         }
@@ -87,20 +87,20 @@ def _cause(change: Put) -> str | None:
 def _lines(document: dict[str, object]) -> Iterator[str]:
     slot = click.style(f"slot {document['slot']}", bold=True)
     if "damaged" in document:
-        yield f"{slot}  {click.style('DAMAGED', fg='red', bold=True)}  {output.plain(str(document['damaged']))}"
+        yield f"{slot}  {click.style('DAMAGED', fg='red', bold=True)}  {output.escape(str(document['damaged']))}"
         return
     entries = document["entries"]
     assert isinstance(entries, list)
-    fence = "" if entries else "  a new leader begins"
+    fence = "" if entries else "  a new leader starts"
     yield f"{slot}  {document['time']}  epoch {document['epoch']}{fence}"
     for entry in entries:
-        for why in entry["reasons"]:
-            code = click.style(output.plain(why["code"]), fg="yellow" if why["code"] in _BAD else "green")
-            named = why["instance"] or why["group"]
-            about = f"  ({output.plain(named)})" if named else ""
-            yield f"  {code}: {output.plain(why['message'])}{about}"
+        for reason in entry["reasons"]:
+            code = click.style(output.escape(reason["code"]), fg="yellow" if reason["code"] in _PROBLEMS else "green")
+            subject = reason["instance"] or reason["group"]
+            suffix = f"  ({output.escape(subject)})" if subject else ""
+            yield f"  {code}: {output.escape(reason['message'])}{suffix}"
         for change in entry["changes"]:
-            group = f"  {output.plain(change['group'])}" if change["group"] else ""
-            came = f"{change['was']} → " if change["was"] not in (None, change["state"]) else ""
+            group = f"  {output.escape(change['group'])}" if change["group"] else ""
+            before = f"{change['was']} → " if change["was"] not in (None, change["state"]) else ""
             cause = f" ({change['cause']})" if change["cause"] else ""
-            yield f"    {output.plain(change['instance'])}{group}  {came}{change['state']}{cause}"
+            yield f"    {output.escape(change['instance'])}{group}  {before}{change['state']}{cause}"

@@ -1,6 +1,6 @@
-"""Errors as a person reads them: one line that says what was expected, what was found and what to do.
+"""Errors for people: one line that says what was expected, what was found and what to do next.
 
-Imported only when something went wrong, or by the work itself.
+Commands import it only when something failed, so that help stays fast.
 """
 
 import traceback
@@ -9,20 +9,20 @@ from typing import IO, Any
 import click
 
 
-class Refused(Exception):
-    """A command will not, or could not, do what it was asked; the message is for the person who asked."""
+class CommandError(Exception):
+    """A command failed; the message is for the person who ran it."""
 
 
-class Failure(click.ClickException):
-    """What ends a command with exit code 1."""
+class ExitError(click.ClickException):
+    """Ends a command with exit code 1; with --debug it prints the traceback of `cause`."""
 
-    def __init__(self, message: str, shown: BaseException | None) -> None:
+    def __init__(self, message: str, cause: BaseException | None) -> None:
         super().__init__(message)
-        self._shown = shown
+        self._cause = cause
 
     def show(self, file: IO[Any] | None = None) -> None:
-        if self._shown is not None:
-            click.echo("".join(traceback.format_exception(self._shown)), file=file, err=True, nl=False)
+        if self._cause is not None:
+            click.echo("".join(traceback.format_exception(self._cause)), file=file, err=True, nl=False)
         click.echo(f"nstance-admin: {self.message}", file=file, err=True)
 
 
@@ -41,9 +41,9 @@ def explain(problem: Exception) -> str:
         case storage.StorageError() | secrets.SecretError():
             return _with_hint(problem)
         case nonce.InvalidNonceError():
-            return f"no valid nonce can be made: {problem.reason}"
+            return f"cannot create a valid nonce: {problem.reason}"
         case (
-            Refused()
+            CommandError()
             | authority.AuthorityError()
             | slots.DamagedError()
             | lease.BadLeaseError()
@@ -55,22 +55,21 @@ def explain(problem: Exception) -> str:
         case TimeoutError():
             return "no answer in time; try again"
         case OSError():
-            what = f"{problem.filename}: " if problem.filename else ""
-            return f"{what}{problem.strerror or problem}"
+            file = f"{problem.filename}: " if problem.filename else ""
+            return f"{file}{problem.strerror or problem}"
         case _:
-            return f"unexpected {type(problem).__name__}: {problem}; run it again with --debug and report it"
+            return f"unexpected {type(problem).__name__}: {problem}; run it again with --debug and report the bug"
 
 
 def _with_hint(problem: Exception) -> str:
     from nstance.objects import errors as storage
 
     text = str(problem)
-    if ";" in text and ": 403 " not in text:  # it already says what to do; a foreign store's words do not count
+    if ";" in text and ": 403 " not in text:  # it already says what to do; the text of an S3 server does not count
         return text
-    said = problem if isinstance(problem, storage.StorageError) else problem.__cause__
-    match said:
+    match problem if isinstance(problem, storage.StorageError) else problem.__cause__:
         case storage.UnavailableError() if " S3 " in text:
-            return f"{text}; is the store reachable, and AWS_ENDPOINT_URL right?"
+            return f"{text}; check that the store is reachable and AWS_ENDPOINT_URL is right"
         case storage.PermissionDeniedError() if " S3 " in text:
             return (
                 f"{text}; check the bucket's name, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and permissions"
@@ -78,8 +77,8 @@ def _with_hint(problem: Exception) -> str:
         case storage.UnavailableError():
             return f"{text}; try again"
         case storage.ConflictError():
-            return f"{text}; look at what is there now, then try again"
+            return f"{text}; check the current state, then try again"
         case storage.UnknownOutcomeError():
-            return f"{text}; it may have been done: look before you try again"
+            return f"{text}; the change may have been applied: check before you try again"
         case _:
             return text

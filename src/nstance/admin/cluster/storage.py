@@ -1,13 +1,13 @@
-"""A cluster's storage, opened as the flags say: what every cluster command starts with."""
+"""Opens a cluster's storage from the flags of a command."""
 
 import contextlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from nstance.admin import failures
-from nstance.admin.cluster.rehearsal import Rehearsal
-from nstance.admin.options import OBJECT_STORAGE, KeyAt, Target
+from nstance.admin import errors
+from nstance.admin.cluster.dry_run_store import DryRunStore
+from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target
 from nstance.authority import errors as authority
 from nstance.authority import keyset, operators, vault
 from nstance.authority import open as opening
@@ -20,7 +20,7 @@ from nstance.secretstore import keys, kinds, port, sealing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class ClusterStorage:
     target: Target
     store: ObjectStore
     places: opening.Places
@@ -30,26 +30,26 @@ class Opened:
     async def cluster(self) -> ClusterId:
         found = await self.owner()
         if found is None:
-            raise failures.Refused(
-                f"there is no {self.places.ca_certificate} in {self.store!r} that would name the cluster; "
+            raise errors.CommandError(
+                f"there is no {self.places.ca_certificate} in {self.store!r} to read the cluster's name from; "
                 "give --cluster-id, or correct --storage-bucket, --storage-prefix or --prefix"
             )
         return found
 
     async def owner(self) -> ClusterId | None:
-        """Whose storage this is; None if nobody says. A wrong --cluster-id is refused: with it secrets would be sealed
-        so that no server could open them."""
-        given = self.target.cluster
+        """The cluster of this storage; None if unknown. A wrong --cluster-id is rejected: secrets that are encrypted with
+        it could not be read by any server."""
+        expected = self.target.cluster
         try:
             found = await opening.find_cluster(self.store, self.places)
         except authority.NotFoundError:
-            return given
+            return expected
         except authority.UnreadableError:
-            if given is None:
+            if expected is None:
                 raise
-            return given
-        if given not in (None, found):
-            raise failures.Refused(f"{self.store!r} belongs to cluster {found}, but --cluster-id says {given}")
+            return expected
+        if expected not in (None, found):
+            raise errors.CommandError(f"{self.store!r} belongs to cluster {found}, but --cluster-id is {expected}")
         return found
 
     async def authority(self) -> keyset.Authority:
@@ -98,32 +98,32 @@ class Opened:
 
 
 @contextlib.asynccontextmanager
-async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opened]:
-    """`create`: for commands that may be the first to write into a directory. For all others one that is not there is
-    a mistyped name. A dry run does not make it: it sees an empty one."""
-    absent = target.provider == "file" and not _is_directory(target.bucket)
-    if absent and not create:
-        raise failures.Refused(
-            f"there is no directory {target.bucket!r}; give the servers' --bucket as --storage-bucket"
+async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator[ClusterStorage]:
+    """`create`: for commands that may be the first to write to a directory. For others a missing one is a typo. A dry run
+    does not create it but sees an empty one."""
+    is_missing = target.provider == "file" and not _is_directory(target.bucket)
+    if is_missing and not create:
+        raise errors.CommandError(
+            f"there is no directory {target.bucket!r}; set --storage-bucket to the servers' --bucket"
         )
     try:
         cluster_prefix = storage_keys.secret_prefix(prefix=target.cluster_prefix, secrets="")
         sealed = target.secrets == OBJECT_STORAGE and target.secrets_prefix is not None
         secrets_prefix = storage_keys.secret_prefix(prefix="", secrets=target.secrets_prefix or "") if sealed else None
     except ValueError as error:
-        raise failures.Refused(str(error)) from error
+        raise errors.CommandError(str(error)) from error
     places = opening.Places(cluster_prefix, storage_keys.SECRETS if secrets_prefix is None else secrets_prefix)
-    provider = "memory" if absent and target.dry_run else target.provider
+    provider = "memory" if is_missing and target.dry_run else target.provider
     store = stores.open_store(provider, bucket=target.bucket, prefix=target.prefix)
     if target.dry_run:
-        store = Rehearsal(store)
+        store = DryRunStore(store)
     try:
-        yield Opened(target=target, store=store, places=places, clock=SystemClock(), rng=SystemRng())
+        yield ClusterStorage(target=target, store=store, places=places, clock=SystemClock(), rng=SystemRng())
     finally:
         await store.close()
 
 
-def _read(key: KeyAt) -> bytes:
+def _read(key: KeyLocation) -> bytes:
     return keys.read_key(key.provider, key.source, environment=os.environ)
 
 

@@ -1,0 +1,67 @@
+"""Runs the HTTP API until a signal."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from nstance.admin import errors, output
+from nstance.admin.client import Client
+from nstance.admin.http import access, routes
+from nstance.admin.shard import fanout
+from nstance.admin.shard_flags import ShardSelection
+from nstance.clock import Clock, SystemClock
+from nstance.config.addresses import Address
+
+SHUTDOWN_SECONDS = 1.0  # then open streams are cut
+RENEW_CHECK_SECONDS = 600.0
+
+
+async def serve(selection: ShardSelection, bind: Address, guard: access.Access) -> None:
+    """Until SIGTERM or SIGINT. Shards need not be reachable yet."""
+    guard.check(bind)
+    context = guard.context()
+    clock = SystemClock()
+    async with fanout.open_clients(selection) as clients:
+        app = routes.application(clients, guard, clock)
+        runner = web.AppRunner(app, access_log=None, logger=_null_logger(), shutdown_timeout=SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, bind.host or None, bind.port, ssl_context=context).start()
+            except OSError as error:
+                raise errors.CommandError(f"cannot listen on {bind}: {error.strerror or error}") from error
+            scheme = "https" if context is not None else "http"
+            output.note(f"serving {', '.join(selection.shards)} at {scheme}://{bind}")
+            renewing = asyncio.create_task(_renew(clients, clock))
+            try:
+                await _wait_for_signal()
+            finally:
+                renewing.cancel()
+        finally:
+            await runner.cleanup()
+
+
+def _null_logger() -> logging.Logger:
+    """Malformed requests of strangers must not fill the log."""
+    logger = logging.getLogger("nstance.admin.http.refused")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+async def _renew(clients: Sequence[Client], clock: Clock) -> None:
+    """Also without requests: the certificate must not expire meanwhile."""
+    while True:
+        for client in clients:
+            await client.renew_if_due()
+        await clock.sleep(RENEW_CHECK_SECONDS)
+
+
+async def _wait_for_signal() -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()

@@ -1,0 +1,107 @@
+"""Prints what shards answered: groups, instances, unknown VMs, plans. Failed shards come last and set the exit code."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nstance.admin import output
+from nstance.admin.shard import records, unknown_vms
+from nstance.admin.shard.fanout import Answers
+from nstance.admin.shard.records import Record
+from nstance.admin.shard_flags import ShardSelection
+
+
+def print_rows(
+    selection: ShardSelection,
+    found: Sequence[Record],
+    *,
+    columns: Sequence[str],
+    unbroken: Sequence[str] = (),
+    to_row: Callable[[Record], Record] | None = None,
+) -> None:
+    """`to_row` makes the row of a table from a record. The shard is a column where there may be several."""
+    rows = list(map(to_row, found)) if to_row is not None and selection.is_table else found
+    shard = ("shard",) if selection.several else ()
+    output.print_rows(rows, selection.form, columns=(*shard, *columns), unbroken=("shard", *unbroken))
+
+
+def print_groups(selection: ShardSelection, answers: Answers[Any]) -> None:
+    found = [records.group(shard, status) for shard, status in answers.results]
+    print_rows(selection, found, columns=records.GROUP_COLUMNS, unbroken=("group",), to_row=records.group_row)
+    answers.check()
+
+
+def print_instances(selection: ShardSelection, answers: Answers[Any]) -> None:
+    now = output.now()
+    found = [records.instance(shard, status) for shard, status in answers.results]
+    print_rows(
+        selection,
+        found,
+        columns=records.INSTANCE_COLUMNS,
+        unbroken=("instance", "age"),
+        to_row=lambda record: records.instance_row(record, now=now),
+    )
+    answers.check()
+
+
+def print_unknown_vms(selection: ShardSelection, answers: Answers[Any], *, group: str | None) -> None:
+    now = output.now()
+    found = [unknown_vms.record(shard, vm) for shard, vm in answers.results if group in (None, vm.group)]
+    print_rows(
+        selection,
+        found,
+        columns=unknown_vms.COLUMNS,
+        unbroken=("instance", "age"),
+        to_row=lambda record: unknown_vms.row(record, now=now),
+    )
+    answers.check()
+
+
+def print_group_details(selection: ShardSelection, answers: Answers[Any]) -> None:
+    """A line for each field; as JSON or YAML a list if --all-shards was given."""
+    found = [records.group(shard, status) for shard, status in answers.results]
+    if not selection.is_table and selection.several:
+        output.print_rows(found, selection.form, columns=())
+    else:
+        for record in found:
+            output.print_record(records.group_lines(record) if selection.is_table else record, selection.form)
+    answers.check()
+
+
+def print_instance_details(selection: ShardSelection, answers: Answers[Any]) -> None:
+    for shard, status in answers.results:
+        record = records.instance(shard, status)
+        output.print_record(records.instance_lines(record) if selection.is_table else record, selection.form)
+    answers.check()
+
+
+def print_plan(
+    selection: ShardSelection, answers: Answers[Any], *, paused: bool = False, name_groups: bool = False
+) -> None:
+    """`answers` are lists of planned actions. `paused`: they run only after the group is resumed; `name_groups`: they may
+    be of several groups."""
+    actions = [records.action(shard, each) for shard, plan in answers.results for each in plan]
+    if not selection.is_table:
+        output.print_rows(actions, selection.form, columns=())
+    elif actions:
+        columns = (("group",) if name_groups else ()) + records.PLAN_COLUMNS
+        rows = records.plan_rows(actions)
+        print_rows(selection, rows, columns=columns, unbroken=("group", "instance", "action"))
+    if answers.results:
+        if paused:
+            output.note("the group is paused: these actions run after it is resumed")
+        output.note("nothing was changed" if actions else "no actions are needed; nothing was changed")
+    answers.check()
+
+
+def print_rollouts(selection: ShardSelection, answers: Answers[Any]) -> None:
+    """What remains of each rollout, in a sentence."""
+    for _, answer in answers.results if selection.is_table else ():
+        plan = answer.rollout
+        if not plan.instances:
+            continue
+        pace = "one at a time" if plan.order == "serial" else f"at most {plan.at_once} at a time"
+        estimate = records.age(plan.estimate_ms / 1000)
+        duration = f"about {estimate}" if plan.estimate_ms else "unknown (nothing measured yet)"
+        output.note(f"rollout: {plan.instances} instances to replace, {pace}; duration: {duration}")
+        if plan.held:
+            output.note(f"the rollout is {plan.held}")
