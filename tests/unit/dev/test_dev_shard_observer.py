@@ -102,7 +102,9 @@ async def test_a_shard_is_healthy_when_its_agents_are_connected_and_have_their_f
     await observer.poll()
     assert observer.missing() == "0 of 2 agents are connected to the leader"
     observer.connected = 2
-    assert observer.missing().startswith(f"{members[0].id} has not installed a.env, motd; see ")
+    assert observer.missing().startswith(
+        f"{members[0].id} has not installed a.env, motd; see {tmp_path / members[0].id / 'agent.log'}"
+    )
     for each in members:
         folder = tmp_path / each.id / "recv"
         folder.mkdir(parents=True)
