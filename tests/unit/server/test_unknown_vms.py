@@ -101,7 +101,7 @@ def test_many_are_told_in_one_event() -> None:
     [
         ({"too_many": True}, True, VmState.RUNNING, "waits for a person"),
         ({"configured": False}, True, VmState.RUNNING, "not configured"),
-        ({}, True, VmState.DOWN, "does not run"),
+        ({}, True, VmState.DOWN, "not running"),
         ({}, False, VmState.RUNNING, "certificate"),
         ({"room": True}, True, VmState.RUNNING, "adopted next"),
         ({}, True, VmState.RUNNING, "scale it up"),
