@@ -23,7 +23,7 @@ from nstance.kube.memory import READS, Fate, MemoryKube, Verb
 from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.model.ids import InstanceId
-from nstance.operator.controllers import drains, registry, resources
+from nstance.operator.controllers import drains, pools, registry, resources
 from nstance.operator.controllers.machines import UUID_ANNOTATION
 from nstance.operator.shards.ports import Listener
 from nstance.sim.loop import Machine, VirtualLoop
