@@ -88,7 +88,7 @@ class StorageFaults(_Faults):
 
 
 class ProviderFaults(_Faults):
-    """A `providers.memory_behavior.Behaviour`."""
+    """A `providers.memory_behavior.Behavior`."""
 
     def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
         super().__init__(r, setup, now, count)
