@@ -222,7 +222,6 @@ async def operating(
     *,
     start: bool = True,
     drain_timeout: str = "30s",
-    told: Callable[[dict[str, object]], dict[str, object]] = lambda shard: shard,
 ) -> AsyncIterator[Cluster]:
     """`groups`: for each shard its static groups with their sizes."""
     clock, rng = SystemClock(), SystemRng()
