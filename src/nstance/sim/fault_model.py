@@ -20,18 +20,30 @@ Count = Callable[[str], None]
 WRITES = frozenset({Verb.CREATE, Verb.REPLACE, Verb.DELETE})
 
 
-class StorageFaults:
+class _Faults:
     def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
         self._r = r
         self._setup = setup
         self._now = now
         self._count = count
         self.stopped = False
-        self.cut: dict[str, int] = {}  # machines that cannot reach it, by the number of active cuts
         self.brown_until = 0.0
+        self.script: list[tuple[int, str]] = []  # (n, ending): how the n-th change ends
+        self._changes = 0
+
+    def _next_scripted(self) -> str | None:
+        """How the script ends this change."""
+        if not self.script:
+            return None
+        self._changes += 1
+        return next((ending for number, ending in self.script if number == self._changes), None)
+
+
+class StorageFaults(_Faults):
+    def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
+        super().__init__(r, setup, now, count)
+        self.cut: dict[str, int] = {}  # machines that cannot reach it, by the number of active cuts
         self.slow = 0.0  # seconds by which each request takes longer
-        self.script: list[tuple[int, str]] = []  # (n, ending): how the n-th write ends
-        self._writes = 0
 
     def faults(self, machine: Machine) -> memory.Faults:
         async def fate(verb: Verb, key: str) -> Fate:
@@ -53,11 +65,8 @@ class StorageFaults:
             latency = latency * 8 + r.uniform(0.0, 0.6)
             p = max(p, 0.15)
         before, after = latency * 0.6, latency * 0.4
-        if self.script and verb in WRITES:
-            self._writes += 1
-            for number, ending in self.script:
-                if number == self._writes:
-                    return self._ending(ending, before, after)
+        if verb in WRITES and (ending := self._next_scripted()) is not None:
+            return self._ending(ending, before, after)
         if p:
             draw = r.random()
             if draw < 3 * p:
@@ -78,22 +87,15 @@ class StorageFaults:
                 return Fate(before=before, after=after, late=self._r.uniform(0.1, 8.0))
 
 
-class ProviderFaults:
+class ProviderFaults(_Faults):
     """A `providers.memory_behavior.Behavior`."""
 
     def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
-        self._r = r
-        self._setup = setup
-        self._now = now
-        self._count = count
-        self.stopped = False
-        self.brown_until = 0.0
-        self.brown = 0.2  # probability of each of the five bad endings then: every call fails
+        super().__init__(r, setup, now, count)
+        self.brown = 0.2  # probability of each of the five bad endings in a brown-out: every call fails
         self.throttled_until = 0.0
         self.full: dict[str, float] = {}  # subnets without capacity, until when
         self.partial_until = 0.0  # listings are incomplete without saying so
-        self.script: list[tuple[int, str]] = []
-        self._changes = 0
 
     def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
         r, now = self._r, self._now()
@@ -107,11 +109,8 @@ class ProviderFaults:
             return Outcome(
                 before=0.02, applied=False, error=errors.ThrottledError("too many calls", delay=r.uniform(0.2, 2))
             )
-        if self.script and call in CHANGES:
-            self._changes += 1
-            for number, ending in self.script:
-                if number == self._changes:
-                    return self._ending(ending, call, before, after)
+        if call in CHANGES and (ending := self._next_scripted()) is not None:
+            return self._ending(ending, call, before, after)
         if p and (draw := r.random()) < 5 * p:
             return self._ending(("failed", "lost", "unsent", "late", "ignored")[int(draw / p)], call, before, after)
         if call is Call.LIST and now < self.partial_until:

@@ -18,6 +18,16 @@ from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
 
 SEED = 7
+# Seconds to wait, and how the group changes then; without a change the leader resigns.
+SCHEDULE: tuple[tuple[float, dict[str, Any]], ...] = (
+    (8.0, {"size": 2}),
+    (8.0, {"generation": 1}),
+    (14.0, {}),
+    (6.0, {"size": 1}),
+    (10.0, {}),
+    (14.0, {"size": 3}),  # enough writes for a snapshot that frees older slots
+    (8.0, {"size": 1}),
+)
 VISITS = (1, 2, 4)
 STORAGE_ENDINGS = ("failed", "lost", "late")
 PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late", "ignored")
@@ -44,32 +54,14 @@ class Case:
 
 def play_schedule(w: World) -> None:
     w.begin()
-    w.advance(8.0)
-    _scale(w, size=2)
-    w.advance(8.0)
-    _scale(w, generation=1)
-    w.advance(14.0)
-    _resign(w)
+    for seconds, change in SCHEDULE:
+        w.advance(seconds)
+        if change:
+            desired = dataclasses.replace(w.desired_groups.groups["web"], **change)
+            w.configure(DesiredGroups(groups={"web": desired}, heartbeat=w.desired_groups.heartbeat))
+        elif (leader := w.leader()) is not None:
+            w.resign(leader)
     w.advance(6.0)
-    _scale(w, size=1)
-    w.advance(10.0)
-    _resign(w)
-    w.advance(14.0)
-    _scale(w, size=3)  # enough writes for a snapshot that frees older slots
-    w.advance(8.0)
-    _scale(w, size=1)
-    w.advance(6.0)
-
-
-def _scale(w: World, **fields: Any) -> None:
-    desired = dataclasses.replace(w.desired_groups.groups["web"], **fields)
-    w.configure(DesiredGroups(groups={"web": desired}, heartbeat=w.desired_groups.heartbeat))
-
-
-def _resign(w: World) -> None:
-    leader = w.leader()
-    if leader is not None:
-        w.resign(leader)
 
 
 @dataclass(frozen=True, slots=True)
