@@ -95,6 +95,7 @@ lint: tools proto-check manifests-check ## Check format, types, layers and gener
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check_language.py
 
 format: tools ## Format the code
 	$(BIN)/ruff format .

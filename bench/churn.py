@@ -47,7 +47,8 @@ class Churn:
         self._context = tls.client_context(ca_pem=server.ca.pem)
 
     async def replace(self, count: int) -> None:
-        """Replace this many VMs, the oldest first; the new ones are connected when this returns."""
+        """Replace this many VMs, the oldest first; the new ones are ready when this returns. A VM that ends before it is
+        ready counts as a failure of its group, which then backs off."""
         agents, goal = self._server.agents, self.made + count
         async with asyncio.timeout(VM_TIMEOUT_SECONDS * count):
             while self.made < goal:
@@ -72,11 +73,19 @@ class Churn:
             channel.close()
         made = fleet.LightAgent(id, group, server=server)
         await server.connect([made])
+        await become_ready(made)
         server.agents.append(made)
 
     async def sample(self) -> Sample:
         await asyncio.sleep(RETENTION_SECONDS + SETTLE_SECONDS)
         return Sample(made=self.made, **await self._server.ask("memory"))
+
+
+async def become_ready(agent: fleet.LightAgent) -> None:
+    """Report once its files are installed."""
+    while not agent.config_hash:
+        await asyncio.sleep(0.002)
+    await agent.report()
 
 
 @contextlib.asynccontextmanager
@@ -85,6 +94,7 @@ async def churning() -> AsyncIterator[Churn]:
         groups=GROUPS, size=SIZE, files=True, retention=RETENTION_SECONDS, exact_memory=True
     ) as server:
         await server.connect_all()
+        await asyncio.gather(*map(become_ready, server.agents))
         yield Churn(server)
 
 

@@ -1,7 +1,5 @@
 """The agent service of a whole server: what one instance may ask for, as whom, and how often."""
 
-# Rows of docs/failures.md: B15.
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -63,9 +63,9 @@ def test_forecast(tmp_path: Path) -> None:
     for long, short in (("--agents 5000", "--agents 6"), ("--hours 24", "--hours 0.2"), ("--agents 200", "--agents 8")):
         assert long in commands
         commands = commands.replace(long, short)
-    said = run([commands.replace("--hours 6", "--hours 0.5")], tmp_path)
-    assert "half of all spot VMs are taken back" in said
-    assert "brown-out" in said
+    output = run([commands.replace("--hours 6", "--hours 0.5")], tmp_path)
+    assert "half of all spot VMs are taken back" in output
+    assert "brown-out" in output
     assert (tmp_path / "forecast-spot-storm.svg").exists()
 
 

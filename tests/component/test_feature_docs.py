@@ -17,10 +17,10 @@ def _page(name: str) -> tuple[dict[str, Any], list[list[str]]]:
     text = (DOCS / name).read_text()
     [block] = re.findall(r"```jsonc\n(.*?)```", text, re.DOTALL)
     [console] = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
-    told: Any = jsonc.read(block, source=name).value
-    told["shard"]["infra"]["provider"] = "memory"  # the cloud of these tests; test_docs_pages.py uses the page's
-    told["cluster"] |= {"id": "demo", "secrets": config()["cluster"]["secrets"]}
-    return told, [shlex.split(line.removeprefix("$ nstance-admin ")) for line in console.splitlines()]
+    document: Any = jsonc.read(block, source=name).value
+    document["shard"]["infra"]["provider"] = "memory"  # the cloud of these tests; test_docs_pages.py uses the page's
+    document["cluster"] |= {"id": "demo", "secrets": config()["cluster"]["secrets"]}
+    return document, [shlex.split(line.removeprefix("$ nstance-admin ")) for line in console.splitlines()]
 
 
 async def _reasons(admin: Shell, *words: str) -> set[str]:
@@ -28,8 +28,8 @@ async def _reasons(admin: Shell, *words: str) -> set[str]:
 
 
 async def test_draining(tmp_path: Path) -> None:
-    told, commands = _page("draining.md")
-    async with World(tmp_path, told) as world:
+    document, commands = _page("draining.md")
+    async with World(tmp_path, document) as world:
         await world.start()
         admin = await shell(world)
         operator = await world.drainer()
@@ -52,8 +52,8 @@ async def test_draining(tmp_path: Path) -> None:
 
 
 async def test_expiry(tmp_path: Path) -> None:
-    told, commands = _page("expiry.md")
-    async with World(tmp_path, told) as world:
+    document, commands = _page("expiry.md")
+    async with World(tmp_path, document) as world:
         await world.start()
         admin = await shell(world)
         await eventually(lambda: list(states(world, "web").values()).count("running") == 2)
@@ -72,8 +72,8 @@ async def test_expiry(tmp_path: Path) -> None:
 
 
 async def test_rotation(tmp_path: Path) -> None:
-    told, commands = _page("rotation.md")
-    async with World(tmp_path, told) as world:
+    document, commands = _page("rotation.md")
+    async with World(tmp_path, document) as world:
         server = await world.start()
         admin = await shell(world)
         await admin.ok("wait")
@@ -112,8 +112,8 @@ async def test_rotation(tmp_path: Path) -> None:
 
 async def test_healing(tmp_path: Path) -> None:
     """One silent agent is replaced; three of five are not, and nothing has changed when they are back."""
-    told, commands = _page("healing.md")
-    async with World(tmp_path, told) as world:
+    document, commands = _page("healing.md")
+    async with World(tmp_path, document) as world:
         await world.start()
         admin = await shell(world)
         await admin.ok("wait")
@@ -139,9 +139,9 @@ async def test_healing(tmp_path: Path) -> None:
 
 
 async def test_readiness(tmp_path: Path) -> None:
-    told, commands = _page("readiness.md")
-    told["shard"]["infra"]["provider"] = "memory"  # real agents run these checks in tests/e2e/test_readiness.py
-    async with World(tmp_path, told) as world:
+    document, commands = _page("readiness.md")
+    document["shard"]["infra"]["provider"] = "memory"  # real agents run these checks in tests/e2e/test_readiness.py
+    async with World(tmp_path, document) as world:
         await world.start()
         admin = await shell(world)
         await admin.ok("wait")

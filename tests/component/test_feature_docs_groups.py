@@ -24,16 +24,16 @@ def _example(name: str) -> str:
     return str(block)
 
 
-def _told(name: str) -> dict[str, Any]:
-    told: Any = jsonc.read(_example(name), source=name).value
-    told["cluster"] |= {"id": "demo", "secrets": config()["cluster"]["secrets"]}
-    return dict(told)
+def _document(name: str) -> dict[str, Any]:
+    document: Any = jsonc.read(_example(name), source=name).value
+    document["cluster"] |= {"id": "demo", "secrets": config()["cluster"]["secrets"]}
+    return dict(document)
 
 
 async def test_groups(tmp_path: Path) -> None:
     """The file as a person would put it beside the configuration."""
-    told = config(groups={"acme": {"api": {"template": "web", "size": 2}}})
-    async with World(tmp_path, told) as world:
+    document = config(groups={"acme": {"api": {"template": "web", "size": 2}}})
+    async with World(tmp_path, document) as world:
         world.store.tamper(f"shard/{world.shard}/groups.jsonc", _example("groups.md").encode())
         server = await world.start()
         await eventually(lambda: list(states(world, "workers", "acme").values()) == ["running"] * 3)
@@ -47,7 +47,7 @@ async def test_groups(tmp_path: Path) -> None:
 
 
 async def test_load_balancers(tmp_path: Path) -> None:
-    async with World(tmp_path, _told("load-balancers.md")) as world:
+    async with World(tmp_path, _document("load-balancers.md")) as world:
         server = await world.start()
         admin = await shell(world)
         await admin.ok("wait")
@@ -68,15 +68,15 @@ async def test_images_and_userdata(tmp_path: Path) -> None:
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    told = _told("images-and-userdata.md")
-    userdata = told["templates"]["web"]["userdata"]
+    document = _document("images-and-userdata.md")
+    userdata = document["templates"]["web"]["userdata"]
     assert userdata["content"] == "https://files.internal/boot.sh"
     userdata["content"] = f"http://127.0.0.1:{runner.addresses[0][1]}/boot.sh"
-    told["shard"]["userdata_hosts"] = ["127.0.0.1"]
+    document["shard"]["userdata_hosts"] = ["127.0.0.1"]
     try:
-        async with World(tmp_path, told) as world:
+        async with World(tmp_path, document) as world:
             for number, name in enumerate(("base-2026-01", "base-2026-02", "other-2026-03")):
-                owner = told["images"]["base"]["owners"][0]
+                owner = document["images"]["base"]["owners"][0]
                 image = Image(id=f"img-{number}", created=float(number), owner=owner, attributes={"name": name})
                 world.cloud.images.append(image)
             await world.start()
@@ -90,7 +90,7 @@ async def test_images_and_userdata(tmp_path: Path) -> None:
 
 async def test_capacity(tmp_path: Path) -> None:
     """The first subnet is full: all are in the second one. Then the group goes to zero and comes back."""
-    told, commands = _page("capacity.md")
+    document, commands = _page("capacity.md")
 
     class Full(Script):
         def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
@@ -98,7 +98,7 @@ async def test_capacity(tmp_path: Path) -> None:
                 return Outcome(applied=False, error=NoCapacityError("InsufficientInstanceCapacity"))
             return super().outcome(call, id)
 
-    async with World(tmp_path, told) as world:
+    async with World(tmp_path, document) as world:
         world.cloud.behavior = Full()
         await world.start()
         admin = await shell(world)

@@ -338,7 +338,7 @@ async def test_anything_wrong_is_a_closed_link(addresses: tuple[str, ...], key: 
 
 
 @on_both_loops
-async def test_only_a_host_that_refuses_is_said_to_refuse() -> None:
+async def test_only_a_host_that_refuses_is_reported_as_refusing() -> None:
     """A standby takes it for a leader whose process is gone."""
     world = World()
     dial = dialer(world, world.server(id="server-2")).dial
@@ -433,7 +433,7 @@ async def test_older_tls_is_refused(version: ssl.TLSVersion) -> None:
             await session.get(f"https://{side.address}{peer_http.LEADERSHIP}", ssl=context)
 
 
-async def test_the_leadership_is_told_although_many_connect_and_say_nothing(
+async def test_the_leader_is_named_although_many_idle_clients_connect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Links stay: only what waits makes room."""

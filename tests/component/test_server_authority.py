@@ -1,7 +1,5 @@
 """A server that runs reads the cluster's CA again from time to time: what goes wrong then is no reason to fall over."""
 
-# Rows of docs/failures.md: F68.
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cache after what happens to files: kill -9, damage, files of others. See docs/failures.md."""
 
-# Rows of docs/failures.md: F42, F43.
-
 import asyncio
 import contextlib
 import os

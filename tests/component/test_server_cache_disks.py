@@ -1,7 +1,5 @@
 """The cache on disks that are full, locked, slow or read-only, see docs/failures.md."""
 
-# Rows of docs/failures.md: F41, F44.
-
 import asyncio
 import contextlib
 import sqlite3

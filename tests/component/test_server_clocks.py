@@ -14,8 +14,8 @@ HOUR = 3600.0
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
 async def test_taking_over_with_a_wrong_clock_expires_nobody(tmp_path: Path, off: float) -> None:
-    said = config(groups={"default": {"web": {"template": "web", "size": 3}}}, expiry={"forced_age": "50m"})
-    async with World(tmp_path, said) as world:
+    document = config(groups={"default": {"web": {"template": "web", "size": 3}}}, expiry={"forced_age": "50m"})
+    async with World(tmp_path, document) as world:
         first = await world.start("a")
         await eventually(lambda: list(states(world, "web").values()) == ["running"] * 3)
         before = dict(states(world, "web"))

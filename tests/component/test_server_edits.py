@@ -11,12 +11,12 @@ from component.whole_server import Json, Running, World, config, states
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
 
-TOLD = config(
+DOCUMENT = config(
     groups={"acme": {"web": {"template": "web", "size": 2}, "api": {"template": "web", "size": 1}}},
     tenants=("acme",),
 )
-TOLD["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
-TOLD["templates"]["idle"] = {"kind": "web", "arch": "amd64", "instance_type": "small"}
+DOCUMENT["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
+DOCUMENT["templates"]["idle"] = {"kind": "web", "arch": "amd64", "instance_type": "small"}
 
 
 def woken(server: Running) -> set[str]:
@@ -32,31 +32,31 @@ def woken(server: Running) -> set[str]:
     return {group for group, flags in found.items() if flags == {(True, True)}}
 
 
-def group_vars(told: Json) -> None:
-    told["groups"]["acme"]["web"]["vars"] = {"greeting": "good morning"}
+def group_vars(document: Json) -> None:
+    document["groups"]["acme"]["web"]["vars"] = {"greeting": "good morning"}
 
 
-def group_limits(told: Json) -> None:
-    told["groups"]["acme"]["web"]["update"] = {"max_surge": 2}
+def group_limits(document: Json) -> None:
+    document["groups"]["acme"]["web"]["update"] = {"max_surge": 2}
 
 
-def another_template(told: Json) -> None:
-    told["templates"]["unused"] = told["templates"]["idle"]
+def another_template(document: Json) -> None:
+    document["templates"]["unused"] = document["templates"]["idle"]
 
 
-def shared_template(told: Json) -> None:
-    told["templates"]["web"]["files"]["motd"]["template"] = "{{ .Vars.greeting }}!"
+def shared_template(document: Json) -> None:
+    document["templates"]["web"]["files"]["motd"]["template"] = "{{ .Vars.greeting }}!"
 
 
-def certificate(told: Json) -> None:
+def certificate(document: Json) -> None:
     """A key is needed for it too."""
     file = {"kind": "certificate", "template": "server", "key": {"source": "agent", "name": "web.pub"}}
-    told["templates"]["web"]["files"]["server.crt"] = file
+    document["templates"]["web"]["files"]["server.crt"] = file
 
 
-def place(told: Json) -> None:
+def place(document: Json) -> None:
     """Templates of every group can print it."""
-    told["shard"]["infra"]["zone"] = "b"
+    document["shard"]["infra"]["zone"] = "b"
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def place(told: Json) -> None:
 async def test_only_agents_that_are_concerned_are_woken(
     tmp_path: Path, edit: Callable[[Any], None], expected: set[str]
 ) -> None:
-    async with World(tmp_path, TOLD) as world:
+    async with World(tmp_path, DOCUMENT) as world:
         server = await world.start()
         await eventually(lambda: [*states(world, "web", "acme").values()] == ["running"] * 2)
         await eventually(lambda: len(world.agents) == 3 and all(agent.connected for agent in world.agents.values()))
         woken(server)
-        told = copy.deepcopy(TOLD)
-        edit(told)
-        world.configure(told)
+        document = copy.deepcopy(DOCUMENT)
+        edit(document)
+        world.configure(document)
         assert await server.active_config.refresh()
         assert woken(server) == expected
 
 
 async def test_an_edit_through_the_api_wakes_its_group_alone(tmp_path: Path) -> None:
-    async with World(tmp_path, TOLD) as world:
+    async with World(tmp_path, DOCUMENT) as world:
         server = await world.start()
         operator = await world.operator("acme")
         made = GroupConfig(template="web", size=1)

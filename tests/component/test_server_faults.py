@@ -1,7 +1,5 @@
 """Faults and lies that only a whole server shows, each by its number."""
 
-# Rows of docs/failures.md: F6, F7.
-
 import asyncio
 import shutil
 from pathlib import Path

@@ -11,13 +11,13 @@ CUT = 6
 BEHIND = 3.0  # longer than dead_after: the last one is not blamed for what was nobody's own silence
 
 
-def told() -> dict[str, object]:
+def document() -> dict[str, object]:
     timings = {"suspect_after": "1s", "dead_after": "2s"}
     return config(groups={"default": {"web": {"template": "web", "size": AGENTS}}}, health=timings)
 
 
 async def test_six_of_ten_are_cut_off_and_return_one_of_them_late(tmp_path: Path) -> None:
-    async with World(tmp_path, told()) as world:
+    async with World(tmp_path, document()) as world:
         server = await world.start()
         operator = await world.operator()
         await eventually(lambda: list(states(world, "web").values()) == ["running"] * AGENTS)
@@ -43,8 +43,8 @@ async def test_six_of_ten_are_cut_off_and_return_one_of_them_late(tmp_path: Path
 async def test_agents_that_register_and_never_connect_are_not_replaced_for_ever(tmp_path: Path) -> None:
     """Their silence is probably this server's fault: an agent address that nobody can reach."""
     timings = {"suspect_after": "1s", "dead_after": "2s"}
-    said = config(groups={"default": {"web": {"template": "web", "size": 3}}}, health=timings)
-    async with World(tmp_path, said) as world:
+    settings = config(groups={"default": {"web": {"template": "web", "size": 3}}}, health=timings)
+    async with World(tmp_path, settings) as world:
         world.agents_are_shut_out = True
         server = await world.start()
         await eventually(lambda: server.shard.liveness.mass_silence)
@@ -60,8 +60,8 @@ async def test_agents_that_register_and_never_connect_are_not_replaced_for_ever(
 async def test_a_small_group_whose_agents_never_connect_backs_off(tmp_path: Path) -> None:
     """Two are too few for the brake."""
     timings = {"suspect_after": "1s", "dead_after": "2s"}
-    said = config(groups={"default": {"web": {"template": "web", "size": 1}}}, health=timings)
-    async with World(tmp_path, said) as world:
+    settings = config(groups={"default": {"web": {"template": "web", "size": 1}}}, health=timings)
+    async with World(tmp_path, settings) as world:
         world.agents_are_shut_out = True
         server = await world.start()
         key = next(iter(server.shard.desired_groups))
@@ -75,8 +75,8 @@ async def test_a_small_group_whose_agents_never_connect_backs_off(tmp_path: Path
 async def test_one_that_is_killed_before_it_connects_is_replaced_without_waiting_for_its_silence(
     tmp_path: Path,
 ) -> None:
-    said = config(groups={"default": {"web": {"template": "web", "size": 1}}}, health={"suspect_after": "50s"})
-    async with World(tmp_path, said) as world:
+    settings = config(groups={"default": {"web": {"template": "web", "size": 1}}}, health={"suspect_after": "50s"})
+    async with World(tmp_path, settings) as world:
         world.agents_are_shut_out = True
         await world.start()
         [(killed, _)] = await eventually(lambda: [e for e in states(world, "web").items() if e[1] == "running"])

@@ -32,8 +32,8 @@ async def test_a_journal_without_its_last_slots_is_not_led_on(
             world.store.tamper(key, None)
         starting = asyncio.create_task(world.start("b"))
         await eventually(lambda: sum(r.message == "failed to lead" for r in caplog.records) >= 2)
-        said = next(r for r in caplog.records if r.message == "failed to lead")
-        assert "the lease has seen slot" in said.__dict__["error"]
+        record = next(r for r in caplog.records if r.message == "failed to lead")
+        assert "the lease has seen slot" in record.__dict__["error"]
         assert not any(key in world.store.contents() for key in missing)
         for key in missing:
             world.store.tamper(key, whole[key])
@@ -55,9 +55,9 @@ async def test_a_lease_that_cannot_be_read_is_a_clear_error(tmp_path: Path, caps
         version="",
     )
     with ports.claimed() as base:
-        told = config()
-        told["shard"]["bind"] = {service.key: f"127.0.0.1:{base + n}" for n, service in enumerate(Service)}
-        (bucket / "config.jsonc").write_text(json.dumps(told))
+        document = config()
+        document["shard"]["bind"] = {service.key: f"127.0.0.1:{base + n}" for n, service in enumerate(Service)}
+        (bucket / "config.jsonc").write_text(json.dumps(document))
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(60):
             assert await main.run(parsed, SystemClock(), SystemRng()) == 1

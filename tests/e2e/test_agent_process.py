@@ -142,7 +142,7 @@ async def test_wait_returns_once_the_files_are_there(server: AgentServer, enviro
         assert (await waiting)[0] == 0
 
 
-async def test_a_wrong_environment_is_said_in_a_line_for_each_fault() -> None:
+async def test_a_wrong_environment_gets_one_line_per_fault() -> None:
     code, _, err = await run(environment={"NSTANCE_INSTANCE_ID": "me", "NSTANCE_KEYS_MODE": "777"})
     assert code == 1
     assert [line.split()[1].rstrip(":") for line in err.splitlines()] == [

@@ -53,8 +53,8 @@ def test_three_faults_and_a_whole_shard(tmp_path: Path) -> None:
         "--json",
         out=subprocess.PIPE,
     )
-    told, _ = run.communicate(timeout=800)
-    found = json.loads(told)
+    output, _ = run.communicate(timeout=800)
+    found = json.loads(output)
     assert found["problems"] == []
     assert run.returncode == 0
     assert {row["fault"]: row["verdict"] for row in found["faults"]} == dict.fromkeys(FAULTS, "held")

@@ -39,7 +39,7 @@ class Run:
                 stderr=out,
             )
 
-    def said(self, pattern: str) -> re.Match[str] | None:
+    def has_printed(self, pattern: str) -> re.Match[str] | None:
         found = re.search(pattern, self.output.read_text(), re.MULTILINE)
         if found is None and self.process.poll() is not None:
             raise AssertionError(f"it ended before it said {pattern!r}:\n{self.output.read_text()}")
@@ -47,7 +47,7 @@ class Run:
 
     def await_word(self, pattern: str) -> str:
         try:
-            return wait_for(pattern, lambda: self.said(pattern), seconds=120)[1]
+            return wait_for(pattern, lambda: self.has_printed(pattern), seconds=120)[1]
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output.read_text()}") from None
 
@@ -93,7 +93,7 @@ def test_once_breaks_and_heals_and_leaves_nothing_behind(folder: Path) -> None:
         run.await_word(r"kill -9 (\d+): the leader crashes")
         run.await_word(r"(server-\d) leads, and all 3 agents are connected to it")
         assert run.started() == set()
-        assert run.said("stopped 3 agents") is not None
+        assert run.has_printed("stopped 3 agents") is not None
 
 
 def test_once_fails_where_agents_get_no_files(folder: Path, tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_once_fails_where_agents_get_no_files(folder: Path, tmp_path: Path) -> N
     bad.write_text(text.replace('"files": {', f'"files": {{ {secret}', 1))
     with running(folder, "--once", "--within", "15", "--config", str(bad)) as run:
         assert run.process.wait(180) == 1
-        said = run.output.read_text()
-        assert re.search(r"dev: expected a healthy shard within 15 s: \S+ has not installed ", said), said
+        output = run.output.read_text()
+        assert re.search(r"dev: expected a healthy shard within 15 s: \S+ has not installed ", output), output
         assert run.started() == set()
 
 
@@ -186,8 +186,8 @@ def test_what_a_killed_run_leaves_behind_is_cleaned(folder: Path, tmp_path: Path
         assert all(processes.is_running(process) for process in started)
         command = [sys.executable, "-m", "nstance.dev.clean", "--temp", str(folder.parent)]
         own_tmux = {**os.environ, "TMUX_TMPDIR": str(tmp_path)}
-        told = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=120, check=True)
-        assert "stopped 3 agents" in told.stdout
+        cleaned = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=120, check=True)
+        assert "stopped 3 agents" in cleaned.stdout
         assert [process for process in started if processes.is_running(process)] == []
         assert not folder.exists()
 
@@ -198,7 +198,7 @@ def test_a_bad_configuration_is_shown_and_nothing_starts(folder: Path, tmp_path:
     bad.write_text(text.replace('"size": 3', '"siez": 3').replace('"template": "demo",', '"template": "dmeo",'))
     with running(folder, "--config", str(bad)) as run:
         assert run.process.wait(120) == 1
-        said = run.output.read_text()
-        assert 'did you mean "size"?' in said
-        assert 'did you mean "demo"?' in said
-        assert "started" not in said
+        output = run.output.read_text()
+        assert 'did you mean "size"?' in output
+        assert 'did you mean "demo"?' in output
+        assert "started" not in output

@@ -42,14 +42,14 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         )
     try:
 
-        def said(text: str, times: int) -> bool:
-            told = output.read_text()
-            if honcho.poll() is not None or "Traceback" in told:
-                raise AssertionError(f"it failed before it said {text!r}:\n{told}")
-            return told.count(text) >= times
+        def has_printed(text: str, times: int) -> bool:
+            text_so_far = output.read_text()
+            if honcho.poll() is not None or "Traceback" in text_so_far:
+                raise AssertionError(f"it failed before it said {text!r}:\n{text_so_far}")
+            return text_so_far.count(text) >= times
 
-        wait_for("four registered agents", lambda: said("agent registered", 4), seconds=180)
-        wait_for("two standbys", lambda: said("standby joined", 2), seconds=120)
+        wait_for("four registered agents", lambda: has_printed("agent registered", 4), seconds=180)
+        wait_for("two standbys", lambda: has_printed("standby joined", 2), seconds=120)
         first, second = (dict(leftovers.agents(temp / name / "instances")) for name in ("cache", "cache-dev-2"))
         assert (len(first), len(second)) == (2, 2)
         assert windows() == {f"nstance-agent-{id}" for id in (*first, *second)}
@@ -79,17 +79,19 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         assert victim is not None
         os.kill(victim.pid, signal.SIGKILL)
         wait_for(
-            "its end on the screen", lambda: said(f"dev-1 (pid {victim.pid}) was ended by SIGKILL", 1), seconds=120
+            "its end on the screen",
+            lambda: has_printed(f"dev-1 (pid {victim.pid}) was ended by SIGKILL", 1),
+            seconds=120,
         )
-        anew = output.read_text().count(
+        restarts = output.read_text().count(
             "code changed: restarting dev-1"
         )  # somebody edits the sources while this test runs
         wait_for(
             "a server in its place",
-            lambda: said("dev-1 restarted", 1) or said("code changed: restarting dev-1", anew + 1),
+            lambda: has_printed("dev-1 restarted", 1) or has_printed("code changed: restarting dev-1", restarts + 1),
             seconds=120,
         )
-        wait_for("the leader sees it", lambda: said("standby joined", 3), seconds=120)
+        wait_for("the leader sees it", lambda: has_printed("standby joined", 3), seconds=120)
 
         honcho.send_signal(signal.SIGINT)
         honcho.wait(60)

@@ -114,7 +114,7 @@ def test_delete_everything_but_the_bucket(world: ShardWorld) -> None:
 
 
 def test_both_servers_killed_and_started_again(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
-    """F27: agents outlive all servers; whoever starts first finds them again."""
+    """Agents outlive all servers; the server that starts first finds them again."""
     before = world.records()
     for server in pair:
         server.kill()

@@ -35,7 +35,7 @@ def service(port: int) -> Iterator[None]:
             server.shutdown()
 
 
-def told(world: ShardWorld, port: int, **files: Any) -> dict[str, Any]:
+def document(world: ShardWorld, port: int, **files: Any) -> dict[str, Any]:
     made = settings(world, web={"template": "plain", "size": 2})
     made["templates"]["plain"]["checks"] = {
         "up": {"kind": "http", "port": port, "path": "/healthz", "interval": "200ms", "failures": 1}
@@ -51,7 +51,7 @@ def ready(terminal: Terminal) -> list[bool]:
 def test_an_instance_counts_once_its_service_is_up_and_its_files_are_there(tmp_path: Path) -> None:
     with shard_world(tmp_path) as world:
         port = world.base + 40
-        world.configure(told(world, port))
+        world.configure(document(world, port))
         server = world.start("s1")
         wait_for("a leader", world.leader)
         terminal = open_terminal(world, server)
@@ -69,7 +69,7 @@ def test_an_instance_counts_once_its_service_is_up_and_its_files_are_there(tmp_p
             assert server.metric('nstance_instances_ready{group="web",tenant="default"}') == 2.0
             before = set(world.records())
             # A new file whose secret is missing: nobody is called ready, and nobody loses what he has.
-            world.configure(told(world, port, token={"kind": "secret", "source": "web-token"}))
+            world.configure(document(world, port, token={"kind": "secret", "source": "web-token"}))
             terminal.ok("config", "refresh")
             late = terminal("wait", "web", "--within", "1s")
             assert late.exit_code == 1

@@ -1,4 +1,4 @@
-"""Programs whose standard streams were closed by whoever started them."""
+"""Programs whose standard streams were closed by their parent process."""
 
 import importlib
 import subprocess

@@ -134,7 +134,7 @@ def test_a_replacement_yields_to_an_instance_that_recovers() -> None:
 
 
 def test_a_place_is_taken_before_others_are_added() -> None:
-    """Whoever reads the journal entry in order never sees growth beside a vacant place."""
+    """A reader of the journal entry, in order, never sees growth beside a vacant place."""
     vacancy = member("a", State.DELETING, cause=Cause.DRIFT, vacant=True)
     follows = after([vacancy], size=3)
     order = [change.instance for change in follows.decision.changes if isinstance(change, Put)]

@@ -90,7 +90,7 @@ def test_what_agents_present_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert [u.agent is not None for u in vms.all()] == [False, True, True]
 
 
-def test_many_are_told_in_one_event() -> None:
+def test_many_are_recorded_in_one_event() -> None:
     vms = UnknownVms()
     new = vms.update([vm(f"i-{n}", id=InstanceId(f"web-{n}")) for n in range(7)], 5.0)[KEY]
     assert describe(new).endswith("web-4 and 2 more; adopt or release them")
