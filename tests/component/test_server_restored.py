@@ -148,3 +148,25 @@ async def test_a_boot_without_the_file_of_groups_deletes_nothing(tmp_path: Path)
         assert (await operator.call("RefreshConfig")).updated
         await eventually(lambda: not server.shard.held_groups())
         assert running(world) == every
+
+
+async def test_a_held_group_is_deleted_by_name(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups={})) as world:
+        server = await world.start()
+        operator = await world.operator()
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        await eventually(lambda: all_running(world, 2))
+        await server.stop()
+        world.store.tamper(GROUPS, None)
+
+        server = await world.start()
+        await eventually(
+            lambda: server.shard.listed and [str(k) for k in server.shard.held_groups()] == ["default/web"]
+        )
+        admin = await shell(world)
+        assert "there is no group wob" in await admin.refused("group", "delete", "wob")
+        assert "2" in (await admin.ok("group", "delete", "web", "--dry-run")).stdout
+        assert len(running(world)) == 2
+        await admin.ok("group", "delete", "web")
+        await eventually(lambda: not running(world))
+        assert not server.shard.held_groups()

@@ -226,8 +226,7 @@ def delete(selection: ShardSelection, group: str, dry_run: bool) -> None:
     from nstance.admin.shard import fanout, groups, printing
 
     async def work(client: "Client") -> Any:
-        found = await groups.find(client, group)
-        return (await client.call("DeleteGroup", key=group, etag=found.etag, dry_run=dry_run)).plan
+        return await groups.delete(client, group, dry_run=dry_run)
 
     answers = fanout.call_shards(selection, work)
     if dry_run:

@@ -92,6 +92,20 @@ async def list_groups(client: Client) -> Sequence[Any]:
     return found
 
 
+async def delete(client: Client, name: str, *, dry_run: bool) -> Any:
+    """Returns the plan of a dry run. A held group is not listed, so only the server knows whether it exists."""
+    try:
+        etag = (await find(client, name)).etag
+    except ShardError as unlisted:
+        if unlisted.code is not Status.NOT_FOUND:
+            raise
+        try:
+            return (await client.call("DeleteGroup", key=name, dry_run=dry_run)).plan
+        except ShardError as refused:
+            raise unlisted if refused.code is Status.NOT_FOUND else refused from None
+    return (await client.call("DeleteGroup", key=name, etag=etag, dry_run=dry_run)).plan
+
+
 async def find(client: Client, name: str) -> Any:
     """The group's status. Raises ShardError with the names of existing groups."""
     found = await list_groups(client)
