@@ -87,7 +87,9 @@ async def open_authority(
     cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)
     nonce_keys = await _nonce_keys(safe, places, create=create)
     opened = keyset.authority(cluster, cas, nonce_keys)
-    if create and (certificate is None or certificate.body != opened.bundle.encode()):
+    if create and certificate is None:
+        await settle.create_or_adopt(store, places.ca_certificate, opened.bundle.encode())
+    elif create and certificate is not None and certificate.body != opened.bundle.encode():
         await settle.put(store, places.ca_certificate, opened.bundle.encode())
     return opened
 

@@ -41,7 +41,7 @@ from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.server import Server
-from nstance.tasks.backoff import Backoff
+from nstance.tasks.backoff import Backoff, retry
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
 
@@ -110,12 +110,17 @@ class ServerProcess:
         shard_store = self._store if self._store is not None else stores.open_shard_store(self.options)
         store = ObservedStore(shard_store, self.metrics.storage_request)
         probes = Probes(health_problem=self._health_problem, metrics=self.metrics)
+        log.info("server starting", extra={"server": self.options.id, "shard": self.shard})
+        # Beside the rest of the boot: with slow storage each request that is waited for counts.
+        store_check = asyncio.create_task(self._check_store(store))
         try:
-            configuration = await self._wait_for_configuration(store, probes)
+            configuration = await self._wait_for_configuration(store, probes, store_check)
             if configuration is not None:
                 async with contextlib.AsyncExitStack() as opened:
-                    await self._serve(store, configuration, opened)
+                    await self._serve(store, configuration, opened, store_check)
         finally:
+            store_check.cancel()
+            await asyncio.gather(store_check, return_exceptions=True)
             await probes.close()
             if self._store is None:
                 await store.close()
@@ -128,19 +133,44 @@ class ServerProcess:
 
     # ---- boot
 
-    async def _wait_for_configuration(self, store: ObjectStore, probes: Probes) -> Configuration | None:
-        """Wait for a suitable store and a valid configuration; None if stopped before."""
-        failures, probed = 0, False
+    async def _check_store(self, store: ObjectStore) -> None:
+        """Returns when the store has honored all conditions. Raises FatalError if it does not."""
+
+        def on_failure(problem: Exception, failures: int) -> float:
+            log.debug("failed to check the store, will retry: %s", problem or "timed out")
+            return BOOT_RETRY.delay(failures, self._rng)
+
+        try:
+            await retry(
+                lambda: probe.probe(store, f"shard/{self.shard}/", self._rng),
+                clock=self._clock,
+                expected=(errors.StorageError, TimeoutError),
+                on_failure=on_failure,
+            )
+        except probe.UnsuitableStoreError as problem:
+            raise FatalError(str(problem)) from problem
+
+    async def _passes_or_stops(self, store_check: asyncio.Task[None]) -> bool:
+        """Wait for the check; False if stopped before. Raises FatalError."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((store_check, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if store_check.done():
+            store_check.result()
+        return store_check.done()
+
+    async def _wait_for_configuration(
+        self, store: ObjectStore, probes: Probes, store_check: asyncio.Task[None]
+    ) -> Configuration | None:
+        """Wait for a valid configuration; None if stopped before."""
+        failures = 0
         while not self._stopping.is_set():
+            if store_check.done():
+                store_check.result()
             try:
-                if not probed:
-                    await probe.probe(store, f"shard/{self.shard}/", self._rng)
-                    probed = True
                 configuration = await configurations.read(store, self.shard)
                 await self._open_probes(probes, configuration.settings.shard.bind.by_service()[Service.HEALTH])
                 return configuration
-            except probe.UnsuitableStoreError as problem:
-                raise FatalError(str(problem)) from problem
             except errors.PermissionDeniedError as problem:
                 self._boot_problem = f"object storage denies access: {problem}"
             except NoConfigurationError as problem:
@@ -198,7 +228,13 @@ class ServerProcess:
 
     # ---- serving
 
-    async def _serve(self, store: ObjectStore, configuration: Configuration, opened: contextlib.AsyncExitStack) -> None:
+    async def _serve(
+        self,
+        store: ObjectStore,
+        configuration: Configuration,
+        opened: contextlib.AsyncExitStack,
+        store_check: asyncio.Task[None],
+    ) -> None:
         settings, clock, rng = configuration.settings, self._clock, self._rng
         jitter = settings.shard.error_exit_jitter
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
@@ -263,6 +299,8 @@ class ServerProcess:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(server, contexts, cluster, opened)
         await cache.flush()
+        if not await self._passes_or_stops(store_check):
+            return  # nothing below may run on a store in which two writers can win
         self._boot_problem = None
         log.info("server ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
         if self._stopping.is_set():
