@@ -152,7 +152,7 @@ async def test_secrets_configs_operators_and_journals_over_s3(tmp_path: pathlib.
     [
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "check the bucket's name, AWS_ACCESS_KEY_ID"),
         ({"NSTANCE_ADMIN_STORAGE_BUCKET": "absent"}, "create the bucket, or correct its name"),
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "is the store reachable, and AWS_ENDPOINT_URL right?"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "check that the store is reachable and AWS_ENDPOINT_URL is right"),
         ({"AWS_ENDPOINT_URL": "nonsense"}, "expected an endpoint like https://host:port"),
     ],
 )

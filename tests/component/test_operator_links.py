@@ -190,7 +190,7 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 results = await asyncio.gather(*hanging, return_exceptions=True)
                 assert {type(result) for result in results} == {ShardUnreachableError}
                 await eventually(lambda: not silent.synced)
-                assert "silent" in silent.unsynced_reason or "no answer" in silent.unsynced_reason
+                assert "unresponsive" in silent.unsynced_reason or "no answer" in silent.unsynced_reason
                 await eventually(lambda: silent._channel)  # it tries again; calls do not wait for that
                 with pytest.raises(ShardUnreachableError, match="is not reachable"):
                     await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))

@@ -86,7 +86,7 @@ async def test_events_while_storage_fails_are_bounded_and_kept(tmp_path: Path) -
         for number in range(8):
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
             await asyncio.sleep(event_log.WRITE_INTERVAL_SECONDS / 4)
-        assert not writer._waiting
+        assert not writer._queue
         world.fate = lambda verb, key: Fate()
         messages = [e.message for e in (await operator.call("ListEvents")).events]
         assert messages == [f"knock {number}" for number in range(8)]

@@ -60,5 +60,5 @@ async def test_who_waits_too_long_for_a_handshake_is_shed() -> None:
         for _, writer in thieves:
             writer.transport.abort()
         async with WORLD.channel(port.port, AGENT) as honest:
-            await eventually(lambda: len(port._entering) == 0)
+            await eventually(lambda: len(port._handshakes) == 0)
             await call.call(agent_grpc.AgentServiceStub(honest).SubmitPublicKeys, REQUEST, timeout=SECONDS)

@@ -75,4 +75,4 @@ def test_it_ends_in_order_when_it_is_interrupted(tmp_path: Path) -> None:
                 run.kill()
                 run.wait(60)
     assert not of_this_run(tmp_path)
-    assert "everything that was started has ended" in (tmp_path / "output").read_text()
+    assert "all started processes have ended" in (tmp_path / "output").read_text()

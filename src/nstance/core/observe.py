@@ -160,6 +160,7 @@ def _on_connected(draft: Draft, instance: Instance) -> None:
         restarting=False,
         adopted=False,
         lost_at=None,
+        unready_since=None,
     )
     draft.observe(instance.id, agent=agent, calls=replace(observed.calls, checks=0, check_due=None))
 
@@ -176,6 +177,7 @@ def _on_readiness(draft: Draft, instance: Instance, event: ev.ReadinessReported)
         ready=event.ready,
         ready_since=agent.ready_since if agent.ready else draft.now,
         not_ready=readiness.explain(event),
+        unready_since=None if event.ready else draft.now if agent.unready_since is None else agent.unready_since,
         failing_since=failing_since if event.failing else None,
         blocked=event.blocked,
         unblocked_at=draft.now if agent.blocked and not event.blocked else agent.unblocked_at,

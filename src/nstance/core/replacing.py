@@ -11,6 +11,7 @@ from nstance.core.draft import Draft, drifted
 from nstance.model.events import NoticeKind
 from nstance.model.instance import Cause, Instance, State
 
+UNREADY_SECONDS = 5.0  # an instance that reports so for longer is not about to become ready
 VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.SPOT})  # SPOT: a rebalance hint
 _FINISHED = VOLUNTARY | {Cause.UNHEALTHY, Cause.FORCED_EXPIRY, Cause.REQUESTED}
 
@@ -126,10 +127,17 @@ def finish_replacements(draft: Draft) -> None:
         successor = next((m for m in replacements if (_has_vm(m) if forced else _can_take_over(draft, m))), None)
         if successor is None:
             continue
-        if not forced and not draft.is_unready(old) and ready - counted < desired.size - desired.max_unavailable:
+        is_spare = forced or _is_unready_for_good(draft, old)
+        if not is_spare and ready - counted < desired.size - desired.max_unavailable:
             continue
         ready -= counted
         leaving.remove_instance(draft, old, cause, f"replaced by {successor.id}")
+
+
+def _is_unready_for_good(draft: Draft, instance: Instance) -> bool:
+    """Whether its loss is none. An agent that has just connected, or is receiving new files, is unready for a moment only."""
+    since = draft.observation(instance.id).agent.unready_since
+    return draft.is_unready(instance) and since is not None and draft.is_due(since + UNREADY_SECONDS)
 
 
 def _can_take_over(draft: Draft, replacement: Instance) -> bool:

@@ -27,6 +27,7 @@ class AgentObservation:
     ready: bool = False  # as reported in this term
     ready_since: float = 0.0
     not_ready: str = ""  # why it is not ready
+    unready_since: float | None = None  # when it began to report that, on this connection
     failing_since: float | None = None  # when a check began to fail
     blocked: str = ""  # why its file set cannot be rendered
     unblocked_at: float = 0.0  # when it could be rendered again: the ready timeout counts from then

@@ -131,17 +131,16 @@ class SimAgent:
         )
         connection.send(agent_pb2.AgentMessage(report=report))
         if not self.is_ready:
-            self._end_ready_report(connection)
+            self._end_ready_report(connection.port)
             return
         if self.ready_reports.get(connection.port, (0.0, 0.0))[1] is not None:
             self.ready_reports[connection.port] = self.world.now, None
         self._ready_on[connection.port] = connection
 
-    def _end_ready_report(self, connection: Connection) -> None:
-        """The server considers it unready, unless a clone has reported ready on a newer connection."""
-        since, until = self.ready_reports.get(connection.port, (0.0, 0.0))
-        if until is None and self._ready_on[connection.port] is connection:
-            self.ready_reports[connection.port] = since, self.world.now
+    def _end_ready_report(self, port: AgentPort) -> None:
+        since, until = self.ready_reports.get(port, (0.0, 0.0))
+        if until is None:
+            self.ready_reports[port] = since, self.world.now
 
     # ---- faults
 
@@ -183,7 +182,8 @@ class SimAgent:
             connection.port.server.later(DELAY_SECONDS if reset else SUSPECT_AFTER, connection.abort)
 
     def on_disconnect(self, connection: Connection) -> None:
-        self._end_ready_report(connection)
+        if self._ready_on.get(connection.port) is connection:  # otherwise a clone has reported on a newer one
+            self._end_ready_report(connection.port)
         if self.connection is connection:
             self._note_last_seen()
             self.connection = None

@@ -257,3 +257,16 @@ def test_replacing_an_unregistered_instance_needs_no_drain() -> None:
     follows = after([member("a", State.STARTING)], ev.ReplacementRequested(name("a")), size=1)
     assert follows["a"].state is State.DELETING
     assert len(follows.made) == 1
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(4.0, State.RUNNING), (6.0, State.DRAINING)])
+def test_an_old_instance_that_is_unready_for_a_moment_still_counts(seconds: float, state: State) -> None:
+    """Its agent has just reconnected or is receiving new files: without it the group would be below its limit."""
+    members = [
+        member("a", infra_hash="old"),
+        member("b", replaces=name("a"), replaces_for=Cause.DRIFT),
+        member("c", State.STARTING),
+    ]
+    observed = {"a": unready(unready_since=NOW - seconds)}
+    follows = after(members, ev.TimerFired(), size=2, observed=observed)
+    assert follows["a"].state is state
