@@ -65,7 +65,7 @@ def test_a_dry_run_makes_no_bucket(tmp_path: pathlib.Path) -> None:
     assert (absent.root / "shard/a/config.jsonc").exists()
 
 
-def test_b27_all_faults_of_a_config_are_shown_and_nothing_is_written(empty: Bucket) -> None:
+def test_all_faults_of_a_config_are_shown_and_nothing_is_written(empty: Bucket) -> None:
     bad = changed(**{'"size": 3': '"sizes": 3', '"kind": "dem"': '"kind": "demo"', '"5s"': '"5"'})
     result = empty("config", "put", "--shard", "a", "-", input=bad)
     assert result.exit_code == 1

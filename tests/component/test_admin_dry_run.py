@@ -87,7 +87,7 @@ def test_keys_that_are_made_for_show_are_not_shown(bucket: Bucket) -> None:
     assert (made["operator"], made["serial"]) == (None, None)
 
 
-def test_f71_a_rekey_can_be_tried_first(bucket: Bucket) -> None:
+def test_a_rekey_can_be_tried_first(bucket: Bucket) -> None:
     keys = {"NSTANCE_ENCRYPTION_KEY": OTHER_KEY, "OLD": KEY}
     words = ("rekey", "--old-key", "env:OLD", "-o", "json")
     tried = json.loads(bucket.ok(*words, "--dry-run", **keys).stdout)

@@ -1,4 +1,4 @@
-"""B17: an agent that floods is cut off; others are served, and the flood makes nothing grow."""
+"""An agent that floods is cut off; others are served, and the flood makes nothing grow."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from support.eventually import eventually
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 
 
-async def test_b17_a_flood_of_reports_ends_its_stream_and_nobody_elses(tmp_path: Path) -> None:
+async def test_a_flood_of_reports_ends_its_stream_and_nobody_elses(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
@@ -57,7 +57,7 @@ async def test_b17_a_flood_of_reports_ends_its_stream_and_nobody_elses(tmp_path:
 
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(0.0, MESSAGE_BURST), (5.0, MESSAGE_BURST), (1e6, MESSAGE_BURST)])
-def test_b17_a_bucket_allows_a_burst_and_no_more(seconds: float, allowed: float) -> None:
+def test_a_bucket_allows_a_burst_and_no_more(seconds: float, allowed: float) -> None:
     bucket = TokenBucket(MESSAGES_PER_SECOND, MESSAGE_BURST, 0.0)
     assert sum(bucket.take(seconds) for _ in range(1000)) == allowed
     later = seconds + 2.0

@@ -41,7 +41,7 @@ async def test_keys_that_could_not_be_submitted_are_submitted_again(server: Agen
     assert await eventually(lambda: server.last_seen.keys) == [{"a": (agent.home / "keys" / "a.pub").read_text()}]
 
 
-async def test_a_request_for_a_bad_key_name_is_reported_b21(server: AgentServer, agent: Agent) -> None:
+async def test_a_request_for_a_bad_key_name_is_reported(server: AgentServer, agent: Agent) -> None:
     server.key_names = ["../../etc/shadow"]
     agent.start()
     report = await eventually(lambda: next((r for r in server.last_seen.reports if r.files_error), None))
@@ -84,7 +84,7 @@ async def test_certificates_are_reported_with_serial_and_expiry(
         ({"good.txt": b""}, 2, "expected 2 files"),
     ],
 )
-async def test_a_bad_set_changes_nothing_and_is_reported_with_the_reason_b21_b22(
+async def test_a_bad_set_changes_nothing_and_is_reported_with_the_reason(
     server: AgentServer, agent: Agent, files: dict[str, bytes], count: int, message: str
 ) -> None:
     server.push({"old.txt": b"old"}, "sha256:1")
@@ -101,7 +101,7 @@ async def test_a_bad_set_changes_nothing_and_is_reported_with_the_reason_b21_b22
     assert agent.received() == {"new.txt": b"new"}
 
 
-async def test_a_set_cut_in_the_middle_leaves_the_old_one_f63(server: AgentServer, agent: Agent) -> None:
+async def test_a_set_cut_in_the_middle_leaves_the_old_one(server: AgentServer, agent: Agent) -> None:
     server.push({"old.txt": b"old"}, "sha256:1")
     agent.start()
     await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")

@@ -50,7 +50,7 @@ async def test_with_a_certificate_on_disk_it_does_not_register_again(server: Age
 async def test_an_expired_certificate_is_tried_without_a_nonce_and_replaced_with_one(
     server: AgentServer, agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whose clock is right is for the server to say (F22); a nonce settles it."""
+    """Whose clock is right is for the server to say; a nonce settles it."""
     server.agent_life, server.registered_age = 3 * 86400.0, 10 * 86400.0
     agent.start()
     await eventually(lambda: "no connection" in caplog.text)
@@ -67,7 +67,7 @@ async def test_an_expired_certificate_is_tried_without_a_nonce_and_replaced_with
     assert len(server.last_seen.registrations) == 2
 
 
-async def test_a_lost_answer_is_asked_for_again_with_the_same_key_f8(server: AgentServer, agent: Agent) -> None:
+async def test_a_lost_answer_is_asked_for_again_with_the_same_key(server: AgentServer, agent: Agent) -> None:
     server.scripts.lose_register_replies = 2
     agent.start()
     await eventually(lambda: server.last_seen.reports)
@@ -75,7 +75,7 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_key_f8(server: Age
     assert len({request.public_key_pem for request in server.last_seen.registrations}) == 1
 
 
-async def test_killed_while_registering_it_comes_back_with_the_same_key_f8(server: AgentServer, agent: Agent) -> None:
+async def test_killed_while_registering_it_comes_back_with_the_same_key(server: AgentServer, agent: Agent) -> None:
     server.scripts.lose_register_replies = 1
     agent.start()
     await eventually(lambda: server.last_seen.registrations)
@@ -104,7 +104,7 @@ async def test_a_refused_nonce_is_final_but_the_agent_stays(
     assert len(server.last_seen.registrations) == 1
 
 
-async def test_losing_the_identity_directory_does_not_give_a_second_identity_f61(
+async def test_losing_the_identity_directory_does_not_give_a_second_identity(
     server: AgentServer, agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
     spent = (agent.identity / "nonce.jwt").read_text()

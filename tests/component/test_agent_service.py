@@ -1,4 +1,4 @@
-"""The agent service of a whole server: what one instance may ask for, as whom, and how often (B15, B17, F61, F62)."""
+"""The agent service of a whole server: what one instance may ask for, as whom, and how often."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ def written(world: World, where: str) -> int:
     return sum(where in key for key in world.store.contents())
 
 
-async def test_b17_renewing_a_fresh_certificate_gives_the_same_one_and_writes_nothing(world: World) -> None:
+async def test_renewing_a_fresh_certificate_gives_the_same_one_and_writes_nothing(world: World) -> None:
     _, stub = await alone(world)
     before = written(world, "/journal/")
     renew = registration_pb2.RenewCertificateRequest()
@@ -87,7 +87,7 @@ async def test_b17_renewing_a_fresh_certificate_gives_the_same_one_and_writes_no
     assert written(world, "/journal/") <= before + 2  # that its VM was looked at
 
 
-async def test_b17_renewals_with_ever_new_keys_have_an_end(world: World) -> None:
+async def test_renewals_with_ever_new_keys_have_an_end(world: World) -> None:
     agent, stub = await alone(world)
     before, done = written(world, "/journal/"), 0
     why = None
@@ -124,7 +124,7 @@ async def submit(world: World, stub: agent_grpc.AgentServiceStub) -> None:
     await call(stub.SubmitPublicKeys, request, timeout=SECONDS)
 
 
-async def test_b17_an_equal_file_set_is_sent_again_and_not_issued_again(world: World) -> None:
+async def test_an_equal_file_set_is_sent_again_and_not_issued_again(world: World) -> None:
     _, stub = await alone(world)
     await submit(world, stub)
     before = written(world, "/certlog/")
@@ -132,7 +132,7 @@ async def test_b17_an_equal_file_set_is_sent_again_and_not_issued_again(world: W
     assert written(world, "/certlog/") == before + 1
 
 
-async def test_b17_certificates_for_ever_new_keys_have_an_end(world: World) -> None:
+async def test_certificates_for_ever_new_keys_have_an_end(world: World) -> None:
     _, stub = await alone(world)
     before, why = written(world, "/certlog/"), None
     for _ in range(FLOOD // 3):
@@ -146,7 +146,7 @@ async def test_b17_certificates_for_ever_new_keys_have_an_end(world: World) -> N
     assert written(world, "/certlog/") - before <= WRITE_BURST
 
 
-async def test_b11_a_renewal_with_another_instances_key_is_refused(world: World) -> None:
+async def test_a_renewal_with_another_instances_key_is_refused(world: World) -> None:
     agent, stub = await alone(world)
     other = next(a for a in world.agents.values() if a is not agent)
     request = renewal(agent, other.key)
@@ -167,12 +167,12 @@ async def test_an_instance_that_is_on_its_way_out_is_not_served(world: World) ->
     assert await report_refused(stub, agent.id) is Status.PERMISSION_DENIED
 
 
-async def test_b15_a_refused_health_stream_tells_its_client_why(world: World) -> None:
+async def test_a_refused_health_stream_tells_its_client_why(world: World) -> None:
     _, stub = await alone(world)
     assert await report_refused(stub, "web-of-another") is Status.PERMISSION_DENIED
 
 
-async def test_f62_only_a_newer_report_of_the_same_boot_counts(world: World) -> None:
+async def test_only_a_newer_report_of_the_same_boot_counts(world: World) -> None:
     agent, stub = await alone(world)
 
     async def say(boot: str, sequence: int, *, error: str = "") -> Any:
@@ -193,7 +193,7 @@ async def test_f62_only_a_newer_report_of_the_same_boot_counts(world: World) -> 
         await stream.cancel()
 
 
-async def test_f61_an_agent_that_lost_its_key_cannot_register_again(world: World) -> None:
+async def test_an_agent_that_lost_its_key_cannot_register_again(world: World) -> None:
     agent, _ = await alone(world)
     token, key = agent._request.nonce, keys.generate(world.rng)
     request = registration_pb2.RegisterAgentRequest(

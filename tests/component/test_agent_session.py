@@ -48,7 +48,7 @@ async def test_reports_by_interval_and_counts_them(server: AgentServer, agent: A
     assert len({report.boot_id for report in reports}) == 1
 
 
-async def test_sequences_begin_anew_with_a_new_boot_id_f62(server: AgentServer, agent: Agent) -> None:
+async def test_sequences_begin_anew_with_a_new_boot_id(server: AgentServer, agent: Agent) -> None:
     agent.start()
     await eventually(lambda: server.last_seen.reports)
     await agent.stop()

@@ -123,7 +123,7 @@ def test_a_wrong_checksum_stops_it(machine: Machine) -> None:
     assert list((machine.root / "usr/local/bin").iterdir()) == []
 
 
-def test_vars_cannot_break_out_of_the_script_b29(machine: Machine) -> None:
+def test_vars_cannot_break_out_of_the_script(machine: Machine) -> None:
     evil = f"https://example.com/'; touch {shlex.quote(str(machine.root / 'owned'))}; '"
     machine.run(render(AgentURL=evil, WaitTimeout=f"1m; touch {machine.root / 'owned'}"))
     assert not (machine.root / "owned").exists()

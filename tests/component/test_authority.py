@@ -55,7 +55,7 @@ async def test_the_config_shapes_the_subject() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_f73_servers_that_start_together_share_one_ca(seed: int) -> None:
+async def test_servers_that_start_together_share_one_ca(seed: int) -> None:
     source = random.Random(seed)
 
     async def delays(verb: Verb, key: str) -> Fate:
@@ -112,7 +112,7 @@ async def test_ca_crt_is_written_anew_when_missing_or_damaged() -> None:
         await opening.find_cluster(store, PLACES)
 
 
-async def test_f72_a_lost_ca_key_is_never_replaced() -> None:
+async def test_a_lost_ca_key_is_never_replaced() -> None:
     store = new_store()
     await open_it(store)
     store.tamper("cluster/ca.sealed", None)
@@ -123,7 +123,7 @@ async def test_f72_a_lost_ca_key_is_never_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", ["cluster/ca.sealed", "cluster/secret/registration-nonce.key"])
-async def test_f72_damaged_objects_are_never_replaced(name: str) -> None:
+async def test_damaged_objects_are_never_replaced(name: str) -> None:
     store = new_store()
     await open_it(store)
     body = store.contents()[name]
@@ -136,7 +136,7 @@ async def test_f72_damaged_objects_are_never_replaced(name: str) -> None:
         assert store.contents() == before
 
 
-async def test_f72_a_wrong_or_missing_key_is_fatal() -> None:
+async def test_a_wrong_or_missing_key_is_fatal() -> None:
     store = new_store()
     await open_it(store)
     before = store.contents()
@@ -159,7 +159,7 @@ async def test_without_a_key_nothing_is_created_unless_requested() -> None:
         await open_it(store)
 
 
-async def test_f54_another_clusters_storage_is_refused() -> None:
+async def test_another_clusters_storage_is_refused() -> None:
     store = new_store()
     await open_it(store)
     before = store.contents()
@@ -184,7 +184,7 @@ async def test_f54_another_clusters_storage_is_refused() -> None:
         b'{"v":1,"cluster":"prod","cas":[{"certificate":"x","key":"top secret","signs_from":0}]}',
     ],
 )
-async def test_f34_what_opens_but_makes_no_sense_is_fatal(plain: bytes) -> None:
+async def test_what_opens_but_makes_no_sense_is_fatal(plain: bytes) -> None:
     store = new_store()
     blob = RING.seal(plain, cluster=CLUSTER, name="cluster/ca.sealed", rng=SeededRng(1))
     store.tamper("cluster/ca.sealed", blob)
@@ -204,7 +204,7 @@ async def test_an_unavailable_store_is_no_absence() -> None:
     assert store.contents() == {}
 
 
-async def test_i11_neither_keys_nor_secrets_lie_open_or_show() -> None:
+async def test_neither_keys_nor_secrets_lie_open_or_show() -> None:
     store = new_store()
     opened = await open_it(store)
     raw = opened.nonce_keys[0].key.private_bytes_raw()
@@ -242,7 +242,7 @@ async def test_nonces_are_the_same_again() -> None:
         again.verify_operator_nonce(token, now=CLOCK.now)
 
 
-async def test_f70_rotating_the_nonce_key() -> None:
+async def test_rotating_the_nonce_key() -> None:
     store, clock = new_store(), TestClock()
     before = await open_it(store)
 
@@ -274,7 +274,7 @@ async def test_f70_rotating_the_nonce_key() -> None:
         last.verify_operator_nonce(old, now=clock.now)
 
 
-async def test_f69_rotating_the_ca() -> None:
+async def test_rotating_the_ca() -> None:
     store, clock = new_store(), TestClock()
     before = await open_it(store)
     old = before.signer(clock.now)
@@ -312,7 +312,7 @@ async def slow(verb: Verb, key: str) -> Fate:
 
 
 @pytest.mark.parametrize("crash_at", range(4))
-async def test_f71_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
+async def test_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
     store = new_store()
     opened = await open_it(store)
     own = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, rng=SeededRng(1))

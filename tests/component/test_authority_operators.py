@@ -31,7 +31,7 @@ from nstance.sim.rng import SeededRng
 OTHER = keys.public_bytes(keys.generate(SeededRng(21)))
 
 
-async def test_b7_operators_register_once_at_any_shard() -> None:
+async def test_operators_register_once_at_any_shard() -> None:
     store = new_store()
     authority = await open_it(store)
     claims = await claims_of(store, authority)
@@ -50,7 +50,7 @@ async def test_b7_operators_register_once_at_any_shard() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_b10_two_keys_race_for_one_nonce(seed: int) -> None:
+async def test_two_keys_race_for_one_nonce(seed: int) -> None:
     store = new_store()
     authority = await open_it(store)
     claims = await claims_of(store, authority)
@@ -67,7 +67,7 @@ async def test_b10_two_keys_race_for_one_nonce(seed: int) -> None:
     assert len(await people(store).list()) == 1
 
 
-async def test_f8_a_crash_between_binding_and_registration() -> None:
+async def test_a_crash_between_binding_and_registration() -> None:
     store = new_store()
     authority = await open_it(store)
     claims = await claims_of(store, authority)
@@ -213,7 +213,7 @@ async def test_two_batches_in_one_moment_are_both_kept() -> None:
     assert await log(store, authority, 1) != await log(store, authority, 2)
 
 
-async def test_f74_a_log_that_cannot_be_written_is_an_error() -> None:
+async def test_a_log_that_cannot_be_written_is_an_error() -> None:
     store = new_store()
     authority = await open_it(store)
 

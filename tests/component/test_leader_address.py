@@ -49,7 +49,7 @@ async def test_a_release_that_hangs_or_fails_holds_nobody_up(tmp_path: Path) -> 
             assert world.cloud.calls[Call.RELEASE_LEADER_NETWORK] == number + 1
 
 
-async def test_f26_a_leader_without_its_network_leads_all_the_same(tmp_path: Path) -> None:
+async def test_a_leader_without_its_network_leads_all_the_same(tmp_path: Path) -> None:
     groups = {"default": {"web": {"template": "web", "size": 1}}}
     async with World(tmp_path, told(groups=groups)) as world:
         refused = Outcome(applied=False, error=errors.PermanentError("it is attached elsewhere"))

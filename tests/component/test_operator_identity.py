@@ -111,7 +111,7 @@ class Crash(BaseException):
 
 
 async def test_a_crash_at_any_call_is_made_good_by_the_next_start(tmp_path: Path) -> None:
-    """F8: before or after each call to Kubernetes; the key that was stored is the key that is certified."""
+    """Before or after each call to Kubernetes; the key that was stored is the key that is certified."""
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         for lost in (False, True):

@@ -88,7 +88,6 @@ async def test_renewal_with_the_same_and_with_a_new_key(tmp_path: Path) -> None:
 
 
 async def test_an_agent_is_not_an_operator(tmp_path: Path) -> None:
-    """B14."""
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"])

@@ -1,4 +1,4 @@
-"""Two tenants with equal group names never see each other (B18, B34)."""
+"""Two tenants with equal group names never see each other."""
 
 import asyncio
 import uuid
@@ -100,7 +100,7 @@ async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_p
         assert len((await stranger.call("ListInstances")).instances) >= 1
 
 
-async def test_f67_an_acknowledgement_for_another_tenants_instance_is_ignored_and_audited(
+async def test_an_acknowledgement_for_another_tenants_instance_is_ignored_and_audited(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is answered as if there were no such instance, and written down where the caller's own people look."""

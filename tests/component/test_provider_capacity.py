@@ -1,4 +1,4 @@
-"""F51 with a whole shard in virtual time: a cloud without capacity, or with a quota, is asked with patience."""
+"""Lack of capacity with a whole shard in virtual time: a cloud without capacity, or with a quota, is asked with patience."""
 
 from nstance.model.ids import InstanceId
 from nstance.model.instance import State
@@ -20,7 +20,7 @@ def ready(w: World) -> int:
     return sum(record.state is State.RUNNING for record in w.auditor.records.values())
 
 
-def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
+def test_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
     with world(1, setup(4)) as w:
         w.begin()
         while not w.leader():
@@ -35,7 +35,7 @@ def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
         assert not w.violations, w.violations[0]
 
 
-def test_f51_no_capacity_anywhere_is_no_hot_loop_and_heals_by_itself() -> None:
+def test_no_capacity_anywhere_is_no_hot_loop_and_heals_by_itself() -> None:
     with world(1, setup(4)) as w:
         w.provider_faults.full.update(dict.fromkeys(SUBNETS, 2 * HOUR))
         w.begin()
@@ -54,7 +54,7 @@ def test_f51_no_capacity_anywhere_is_no_hot_loop_and_heals_by_itself() -> None:
         assert not w.violations, w.violations[0]
 
 
-def test_f51_a_quota_is_no_hot_loop_and_heals_by_itself() -> None:
+def test_a_quota_is_no_hot_loop_and_heals_by_itself() -> None:
     with world(1, setup(3)) as w:
         usual = w.provider_faults.outcome
 

@@ -1,4 +1,4 @@
-"""F45 with a whole shard in virtual time: a provider that takes 20 calls of a kind a second.
+"""Throttling with a whole shard in virtual time: a provider that takes 20 calls of a kind a second.
 
 Creates and deletes have budgets of their own, as with clouds that limit each kind of call.
 """
@@ -40,7 +40,7 @@ def group(size: int) -> DesiredGroup:
 
 
 @pytest.mark.parametrize("hint", [0.0, 1.0])
-def test_f45_a_hundred_creates_at_twenty_a_second(hint: float) -> None:
+def test_a_hundred_creates_at_twenty_a_second(hint: float) -> None:
     start = DesiredGroups(groups={"web": group(0), "old": group(DELETES)})
     with world(1, Setup(servers=1, operator=False, snapshots=False, desired_groups=start)) as w:
         w.begin()
@@ -79,7 +79,7 @@ def refuse(w: World, kind: Call, *, until: float, delay: float) -> None:
     w.provider_faults.outcome = outcome  # type: ignore[method-assign]
 
 
-def test_f45_a_listing_that_is_refused_slows_creates_down_too() -> None:
+def test_a_listing_that_is_refused_slows_creates_down_too() -> None:
     """The provider as a whole is given the time that it asks for."""
     start = DesiredGroups(groups={"web": group(0)})
     with world(1, Setup(servers=1, operator=False, snapshots=False, desired_groups=start)) as w:
@@ -97,7 +97,7 @@ def test_f45_a_listing_that_is_refused_slows_creates_down_too() -> None:
         assert not w.violations, w.violations[0]
 
 
-def test_f45_creates_that_nobody_wants_any_more_are_not_sent() -> None:
+def test_creates_that_nobody_wants_any_more_are_not_sent() -> None:
     """Scaled up, throttled, scaled down: what waited is not made, and its record ends as never asked for."""
     start = DesiredGroups(groups={"web": group(0)})
     with world(1, Setup(servers=1, operator=False, snapshots=False, desired_groups=start)) as w:

@@ -1,4 +1,4 @@
-"""F50 with a whole server: a listing that shows nothing stops deletions, says so, and says when it is over."""
+"""Mass absence with a whole server: a listing that shows nothing stops deletions, says so, and says when it is over."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ class Forgetful(Script):
         return Outcome(first=0) if call is Call.LIST and self.forgets else super().outcome(call, id)
 
 
-async def test_f50_a_mass_absence_is_told_when_it_begins_and_when_it_is_over(tmp_path: Path) -> None:
+async def test_a_mass_absence_is_told_when_it_begins_and_when_it_is_over(tmp_path: Path) -> None:
     collecting = {"interval": "200ms", "registration_timeout": "60s"}
     groups = {"default": {"web": {"template": "web", "size": VMS}}}
     async with World(tmp_path, config(groups=groups, garbage_collection=collecting)) as world:

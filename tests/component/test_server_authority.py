@@ -54,7 +54,7 @@ async def until_adopted(world: World, running: Running) -> None:
     await running.until(lambda: running.lead_now.issuer.authority.bundle == world.ca_pem)
 
 
-async def test_f28_a_blip_while_the_ca_is_read_again_leaves_the_server_well(tmp_path: Path) -> None:
+async def test_a_blip_while_the_ca_is_read_again_leaves_the_server_well(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         running = await world.start()
         blip = world.fate = Blip()
@@ -66,7 +66,7 @@ async def test_f28_a_blip_while_the_ca_is_read_again_leaves_the_server_well(tmp_
         assert await health(running) == 200
 
 
-async def test_f68_a_ca_that_cannot_be_read_for_a_while_does_not_end_its_renewal(
+async def test_a_ca_that_cannot_be_read_for_a_while_does_not_end_its_renewal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with World(tmp_path) as world:
@@ -80,7 +80,7 @@ async def test_f68_a_ca_that_cannot_be_read_for_a_while_does_not_end_its_renewal
         await until_adopted(world, running)
 
 
-async def test_f68_the_servers_certificate_is_renewed_although_the_ca_cannot_be_read_again(
+async def test_the_servers_certificate_is_renewed_although_the_ca_cannot_be_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ca, "SERVER_LIFE", 3.0)
@@ -98,7 +98,7 @@ def expiry(running: Running, kind: str) -> float:
     return float(text.partition(name)[2].partition("\n")[0] or 0.0)
 
 
-async def test_f68_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_end_can_be_watched(
+async def test_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_end_can_be_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ca, "SERVER_LIFE", 6.0)
@@ -110,7 +110,7 @@ async def test_f68_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_en
         assert world.clock.wall() >= first - 6.0 / 3 - 1.0  # certificates tell whole seconds
 
 
-async def test_f68_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate_expiry, "AGAIN", 0.1)
     async with World(tmp_path) as world:
         running = await world.start()
@@ -132,7 +132,7 @@ def test_a_new_key_signs_only_after_every_server_had_time_to_read_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "env"])
-async def test_f72_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
+async def test_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The CA and the nonce key lie sealed in object storage, where nstance-admin looks for them."""

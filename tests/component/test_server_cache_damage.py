@@ -1,4 +1,4 @@
-"""The cache after what happens to files: kill -9, damage, strangers (F42, F43)."""
+"""The cache after what happens to files: kill -9, damage, strangers."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ UNUSABLE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", UNUSABLE.values(), ids=list(UNUSABLE))
-async def test_f42_f43_an_unusable_file_is_dropped_and_made_anew(
+async def test_an_unusable_file_is_dropped_and_made_anew(
     path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     await filled(path)
@@ -83,7 +83,7 @@ async def test_f42_f43_an_unusable_file_is_dropped_and_made_anew(
     assert len(dropped) == 1 or spoil in (UNUSABLE["empty"], UNUSABLE["missing"])
 
 
-async def test_f42_a_file_of_another_shard_is_dropped_and_never_read(path: Path) -> None:
+async def test_a_file_of_another_shard_is_dropped_and_never_read(path: Path) -> None:
     await filled(path)
     async with cached(path, shard="zone-b") as cache:
         assert await cache.public_keys(A) == {}
@@ -92,7 +92,7 @@ async def test_f42_a_file_of_another_shard_is_dropped_and_never_read(path: Path)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-async def test_f42_a_file_that_somebody_removes_is_made_again_with_its_content(
+async def test_a_file_that_somebody_removes_is_made_again_with_its_content(
     path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cached(path) as cache:
@@ -109,7 +109,7 @@ async def test_f42_a_file_that_somebody_removes_is_made_again_with_its_content(
         assert await again.public_keys(A) == {"kubelet.pub": "pem"}
 
 
-async def test_f42_damage_while_running_costs_the_content_and_nothing_else(path: Path, soon: None) -> None:
+async def test_damage_while_running_costs_the_content_and_nothing_else(path: Path, soon: None) -> None:
     async with cached(path) as cache:
         for number in range(300):
             cache.put_instance(instance(InstanceId(f"knc-{number:026d}")))
@@ -127,7 +127,7 @@ async def test_f42_damage_while_running_costs_the_content_and_nothing_else(path:
         assert [i.id for i in await cache.instances()] == [A]
 
 
-async def test_f43_a_wal_left_by_kill_9_is_recovered(path: Path) -> None:
+async def test_a_wal_left_by_kill_9_is_recovered(path: Path) -> None:
     body = """
     cache.put_public_keys(A, {"k": "survived"})
     assert await cache.sync(config_hash="c", group_hashes={})
@@ -143,7 +143,7 @@ async def test_f43_a_wal_left_by_kill_9_is_recovered(path: Path) -> None:
         assert cache.on_disk
 
 
-async def test_f43_killed_at_any_moment_the_next_start_works(path: Path) -> None:
+async def test_killed_at_any_moment_the_next_start_works(path: Path) -> None:
     body = """
     import threading
     threading.Timer(AFTER, os.kill, (os.getpid(), signal.SIGKILL)).start()

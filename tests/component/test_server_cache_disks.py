@@ -1,4 +1,4 @@
-"""The cache on disks that are full, locked, slow or read-only (F41, F44)."""
+"""The cache on disks that are full, locked, slow or read-only."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ path = cache_world.path
 soon = cache_world.soon
 
 
-# ---- F41: disks that do not work
+# ---- disks that do not work
 
 
 FULL = """
@@ -47,7 +47,7 @@ FULL = """
 """
 
 
-async def test_f41_a_file_that_cannot_grow_moves_the_cache_into_memory_and_back(path: Path) -> None:
+async def test_a_file_that_cannot_grow_moves_the_cache_into_memory_and_back(path: Path) -> None:
     child = await asyncio.to_thread(run_child, path, FULL)
     assert child.stdout.strip() == "survived", child.stderr
     async with cached(path) as cache:
@@ -67,7 +67,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-async def test_f41_a_full_disk_moves_the_cache_into_memory_and_room_brings_it_back(
+async def test_a_full_disk_moves_the_cache_into_memory_and_room_brings_it_back(
     tiny_disk: Path, soon: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cached(tiny_disk / "db" / "nstance.db") as cache:
@@ -87,7 +87,7 @@ async def test_f41_a_full_disk_moves_the_cache_into_memory_and_room_brings_it_ba
         assert len(await cache.public_keys(A)) == 501
 
 
-async def test_f41_without_a_usable_disk_the_cache_lives_in_memory(
+async def test_without_a_usable_disk_the_cache_lives_in_memory(
     tmp_path: Path, soon: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "db").write_text("a file where the folder should be")
@@ -104,7 +104,7 @@ async def test_f41_without_a_usable_disk_the_cache_lives_in_memory(
         assert await cache.public_keys(A) == {"k": "pem"}
 
 
-async def test_f41_a_file_that_cannot_be_written_is_still_read(path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_still_read(path: Path) -> None:
     await filled(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=DELETE")
@@ -121,7 +121,7 @@ async def test_f41_a_file_that_cannot_be_written_is_still_read(path: Path) -> No
             assert not cache.on_disk
 
 
-# ---- F44: locks and slowness
+# ---- locks and slowness
 
 
 HOLDER = """
@@ -150,7 +150,7 @@ async def locked_by_another_process(path: Path, how: str) -> AsyncIterator[None]
         await process.wait()
 
 
-async def test_f44_a_lock_of_another_process_moves_the_cache_into_memory_for_its_time(path: Path, soon: None) -> None:
+async def test_a_lock_of_another_process_moves_the_cache_into_memory_for_its_time(path: Path, soon: None) -> None:
     await filled(path)
     async with cached(path) as cache:
         assert await cache.public_keys(A) == {"kubelet.pub": "pem"}
@@ -164,7 +164,7 @@ async def test_f44_a_lock_of_another_process_moves_the_cache_into_memory_for_its
         assert len(await cache.events()) == 20
 
 
-async def test_f44_a_file_that_is_locked_at_the_start_keeps_its_content(path: Path, soon: None) -> None:
+async def test_a_file_that_is_locked_at_the_start_keeps_its_content(path: Path, soon: None) -> None:
     await filled(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=DELETE")  # in WAL mode nobody can lock readers out
@@ -187,7 +187,7 @@ class Stuck:
         cache._thread.append(lambda db: (self.entered.set(), self.go_on.wait(SECONDS)), count=0)
 
 
-async def test_f44_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:
+async def test_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:
     cache = opened(path)
     stuck = Stuck(cache)
     await eventually(stuck.entered.is_set, "the standstill")
@@ -203,7 +203,7 @@ async def test_f44_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:
     await cache.close()
 
 
-async def test_f44_a_full_queue_forgets_rather_than_tell_something_wrong(
+async def test_a_full_queue_forgets_rather_than_tell_something_wrong(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread, "MAX_PENDING", 10)
@@ -231,7 +231,7 @@ async def test_f44_a_full_queue_forgets_rather_than_tell_something_wrong(
     await cache.close()
 
 
-async def test_f44_closing_does_not_wait_for_a_disk_that_does_not_answer(
+async def test_closing_does_not_wait_for_a_disk_that_does_not_answer(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = opened(path)

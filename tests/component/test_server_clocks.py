@@ -1,4 +1,4 @@
-"""F20 with whole servers: a standby whose machine's clock is an hour off takes over, and ages nobody by it."""
+"""A wrong clock with whole servers: a standby whose machine's clock is an hour off takes over, and ages nobody by it."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ HOUR = 3600.0
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
-async def test_f20_taking_over_with_a_wrong_clock_expires_nobody(tmp_path: Path, off: float) -> None:
+async def test_taking_over_with_a_wrong_clock_expires_nobody(tmp_path: Path, off: float) -> None:
     said = config(groups={"default": {"web": {"template": "web", "size": 3}}}, expiry={"forced_age": "50m"})
     async with World(tmp_path, said) as world:
         first = await world.start("a")

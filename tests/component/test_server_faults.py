@@ -37,7 +37,7 @@ def agent_stub(world: World, agent: LightAgent) -> agent_grpc.AgentServiceStub:
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["cache deleted", "cache kept"])
-async def test_f6_a_leader_that_lost_its_cache_does_what_one_with_its_cache_does(tmp_path: Path, lost: bool) -> None:
+async def test_a_leader_that_lost_its_cache_does_what_one_with_its_cache_does(tmp_path: Path, lost: bool) -> None:
     async with World(tmp_path, config(groups=GROUPS, leader_election=SHORT_LEASE)) as world:
         first = await world.start()
         await running(world)
@@ -52,7 +52,7 @@ async def test_f6_a_leader_that_lost_its_cache_does_what_one_with_its_cache_does
         assert len(world.cloud.vms()) == 2
 
 
-async def test_f7_a_nonce_whose_userdata_was_never_rendered_lets_nobody_in_twice(tmp_path: Path) -> None:
+async def test_a_nonce_whose_userdata_was_never_rendered_lets_nobody_in_twice(tmp_path: Path) -> None:
     """The leader dies with the intent written and nothing asked of the provider. The next one makes the VM with the same
     nonce; it is its agent's alone."""
     async with World(tmp_path, config(groups=ONE, leader_election=SHORT_LEASE)) as world:
@@ -68,7 +68,7 @@ async def test_f7_a_nonce_whose_userdata_was_never_rendered_lets_nobody_in_twice
         assert agent._request.nonce == token == second.lead_now.issuer.token(second.shard.instances[pending.id])
 
 
-async def test_f74_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: Path) -> None:
+async def test_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: Path) -> None:
     told = config(groups=ONE)
     told["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
     told["templates"]["web"]["files"] = {
@@ -104,7 +104,7 @@ async def test_f74_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: P
             await files.cancel()
 
 
-async def test_b15_an_agent_speaks_for_itself_only(tmp_path: Path) -> None:
+async def test_an_agent_speaks_for_itself_only(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         one, other = await running(world)

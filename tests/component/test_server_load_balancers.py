@@ -113,7 +113,7 @@ async def test_a_draining_instance_is_out_and_one_that_is_kept_comes_back(tmp_pa
         assert await settled(world, 2) == both
 
 
-async def test_f57_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
+async def test_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
     async with World(tmp_path, told(1, **QUICK)) as world:
         lost = errors.UnknownOutcomeError("the answer was lost")
         world.behaviour.then(
@@ -150,7 +150,7 @@ class Held(SystemClock):
         await (self.over.wait() if seconds == HOUR else super().sleep(seconds))
 
 
-async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(
+async def test_who_leaves_while_its_registration_waits_is_never_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than are called at once, and each call takes long."""

@@ -10,7 +10,7 @@ from support.eventually import eventually
 
 
 @pytest.mark.parametrize("usable", [True, False])
-async def test_f41_whether_the_cache_is_on_disk_can_be_watched(tmp_path: Path, usable: bool) -> None:
+async def test_whether_the_cache_is_on_disk_can_be_watched(tmp_path: Path, usable: bool) -> None:
     if not usable:
         (tmp_path / "a").write_text("a file where the cache directory should be")
     async with World(tmp_path, agents=False) as world:

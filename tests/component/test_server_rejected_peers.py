@@ -1,4 +1,4 @@
-"""Peers at the wrong port of a whole server: refused, and written down (B14, B25)."""
+"""Peers at the wrong port of a whole server: refused, and written down."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ async def security_events(operator: Operator) -> list[Any]:
     return [event for event in (await operator.call("ListEvents")).events if event.reason == "security"]
 
 
-async def test_b14_whoever_comes_to_anothers_port_is_refused_and_audited_once(tmp_path: Path) -> None:
+async def test_whoever_comes_to_anothers_port_is_refused_and_audited_once(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"])
@@ -48,7 +48,7 @@ async def test_b14_whoever_comes_to_anothers_port_is_refused_and_audited_once(tm
 
 
 @pytest.mark.parametrize("service", [Service.ELECTION, Service.REGISTRATION, Service.OPERATOR, Service.AGENT])
-async def test_b25_no_port_answers_to_a_name_that_is_not_the_servers(tmp_path: Path, service: Service) -> None:
+async def test_no_port_answers_to_a_name_that_is_not_the_servers(tmp_path: Path, service: Service) -> None:
     async with World(tmp_path, agents=False) as world:
         running = await world.start()
         port = running.base + list(Service).index(service)

@@ -1,4 +1,4 @@
-"""F59 with whole servers: most agents are cut off at once and return, one of them later than the others."""
+"""Mass silence with whole servers: most agents are cut off at once and return, one of them later than the others."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ def told() -> dict[str, object]:
     return config(groups={"default": {"web": {"template": "web", "size": AGENTS}}}, health=timings)
 
 
-async def test_f59_six_of_ten_are_cut_off_and_return_one_of_them_late(tmp_path: Path) -> None:
+async def test_six_of_ten_are_cut_off_and_return_one_of_them_late(tmp_path: Path) -> None:
     async with World(tmp_path, told()) as world:
         server = await world.start()
         operator = await world.operator()

@@ -17,7 +17,7 @@ JOURNAL = f"shard/{SHARD}/journal/"
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-async def test_f34_a_journal_without_its_last_slots_is_not_led_on(
+async def test_a_journal_without_its_last_slots_is_not_led_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
 ) -> None:
     """The lease has seen them. Neither does a fence take their place, nor does the second try forget what is missing."""

@@ -1,4 +1,4 @@
-"""Userdata from URLs (B30): a local web server, named in the allow-list."""
+"""Userdata from URLs: a local web server, named in the allow-list."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -99,13 +99,13 @@ async def test_a_page_with_its_etag(site: Site) -> None:
     assert (await fetch(f"{site.url}/page", private=LOCAL, etag=page.etag)) is not None
 
 
-async def test_b30_a_local_address_that_nobody_allowed(site: Site) -> None:
+async def test_a_local_address_that_nobody_allowed(site: Site) -> None:
     with pytest.raises(FetchError, match=r"shard\.userdata_hosts"):
         await fetch(f"{site.url}/page")
     assert site.answers == []
 
 
-async def test_b30_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: Site) -> None:
+async def test_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: Site) -> None:
     site.location = "/page"
     assert await fetch(f"{site.url}/redirect", private=LOCAL) is not None
     site.location = "/redirect"
@@ -123,24 +123,24 @@ async def test_b30_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: S
         ("", "more than 3 redirects"),
     ],
 )
-async def test_b30_a_redirect_leads_nowhere_private(site: Site, location: str, why: str) -> None:
+async def test_a_redirect_leads_nowhere_private(site: Site, location: str, why: str) -> None:
     site.location = location.format(port=site.url.rpartition(":")[2])
     with pytest.raises(FetchError, match=why):
         await fetch(f"{site.url}/redirect", private=[*LOCAL, "localhost"])
     assert site.answers == []
 
 
-async def test_b30_an_answer_without_end_is_cut_off(site: Site) -> None:
+async def test_an_answer_without_end_is_cut_off(site: Site) -> None:
     with pytest.raises(FetchError, match="more than 1048576 bytes"):
         await fetch(f"{site.url}/endless", private=LOCAL)
 
 
-async def test_b30_an_answer_that_does_not_come_is_not_waited_for(site: Site) -> None:
+async def test_an_answer_that_does_not_come_is_not_waited_for(site: Site) -> None:
     with pytest.raises(FetchError, match=r"no answer within 0\.2 s"):
         await fetch(f"{site.url}/silent", private=LOCAL, timeout=0.2)
 
 
-async def test_b30_what_is_packed_is_not_unpacked(site: Site) -> None:
+async def test_what_is_packed_is_not_unpacked(site: Site) -> None:
     with pytest.raises(FetchError, match="compressed"):
         await fetch(f"{site.url}/packed", private=LOCAL)
 
@@ -235,7 +235,7 @@ async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_pat
         assert told_of[:2] == ["blocked", "recovered"]
 
 
-async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
+async def test_a_host_is_allowed_by_configuration_and_at_once(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(userdata, "RETRY", Backoff(600.0, 600.0))

@@ -1,4 +1,4 @@
-"""Peers without manners: B23 floods, B24 slowness, B25 other languages. An honest neighbour is served all the while."""
+"""Peers without manners: floods, slowness, other protocols. An honest neighbour is served all the while."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ async def attacked(service: Any = None, **given: Any) -> AsyncIterator[tuple[lis
     ],
 )
 @on_both_loops
-async def test_b23_frames_that_only_cost_us(frame: bytes, reason: str) -> None:
+async def test_frames_that_only_cost_us(frame: bytes, reason: str) -> None:
     async with attacked() as (port, attacker):
         attacker.send(frame * 5_000)
         await attacker.until_gone()
@@ -78,7 +78,7 @@ async def test_b23_frames_that_only_cost_us(frame: bytes, reason: str) -> None:
         await eventually(lambda: port.refused == [reason])
 
 
-async def test_b23_a_few_of_them_are_fine() -> None:
+async def test_a_few_of_them_are_fine() -> None:
     async with attacked() as (port, attacker):
         attacker.send(bytes([0, 0, 0, 77, 0, 0, 0, 0, 0]) * 10)
         for _ in range(10):
@@ -92,7 +92,7 @@ async def test_b23_a_few_of_them_are_fine() -> None:
 
 
 @on_both_loops
-async def test_b23_rapid_reset() -> None:
+async def test_rapid_reset() -> None:
     """CVE-2023-44487: streams opened and reset in one breath, as fast as the wire carries them."""
     service = agents(SubmitPublicKeys=wait_for_ever)
     async with attacked(service, limits=limits.Limits(resets=50)) as (port, attacker):
@@ -121,7 +121,7 @@ async def test_streams_that_are_reset_are_forgotten() -> None:
 
 
 @on_both_loops
-async def test_b23_ten_thousand_streams() -> None:
+async def test_ten_thousand_streams() -> None:
     service = agents(SubmitPublicKeys=wait_for_ever)
     async with attacked(service) as (port, attacker):
         block = hpack.Encoder().encode([*HEADERS, (":path", KEYS)])
@@ -132,7 +132,7 @@ async def test_b23_ten_thousand_streams() -> None:
         await eventually(lambda: len(port.refused) == 1)
 
 
-async def test_b23_calls_that_outlive_their_streams_count_against_the_limit() -> None:
+async def test_calls_that_outlive_their_streams_count_against_the_limit() -> None:
     release = asyncio.Event()
 
     async def stubborn(stream: Any) -> None:
@@ -157,7 +157,7 @@ async def test_b23_calls_that_outlive_their_streams_count_against_the_limit() ->
 
 
 @on_both_loops
-async def test_b23_metadata_beyond_the_limit() -> None:
+async def test_metadata_beyond_the_limit() -> None:
     async with attacked() as (port, attacker):
         attacker.request(KEYS, *((f"x-{n}", "y" * 1000) for n in range(70)))
         await attacker.until_gone()
@@ -166,7 +166,7 @@ async def test_b23_metadata_beyond_the_limit() -> None:
         assert port.refused[0].startswith("invalid HTTP/2")
 
 
-async def test_b23_headers_without_end() -> None:
+async def test_headers_without_end() -> None:
     """CONTINUATION frames for ever: neither kept nor parsed for ever."""
     async with attacked() as (port, attacker):
         first = HeadersFrame(1, data=b"\x00")
@@ -176,7 +176,7 @@ async def test_b23_headers_without_end() -> None:
         await eventually(lambda: port.refused)
 
 
-async def test_b23_metadata_that_is_not_ascii() -> None:
+async def test_metadata_that_is_not_ascii() -> None:
     async with attacked() as (port, attacker):
         attacker.request(KEYS, ("x-name", "ä"))
         await attacker.until_gone()
@@ -184,7 +184,7 @@ async def test_b23_metadata_that_is_not_ascii() -> None:
         assert port.refused[0].startswith("invalid HTTP/2")
 
 
-async def test_b23_empty_data_frames() -> None:
+async def test_empty_data_frames() -> None:
     async with attacked() as (port, attacker):
         stream = attacker.request(HEALTH)
         attacker.send(DataFrame(stream, data=b"").serialize() * 5_000)
@@ -193,7 +193,7 @@ async def test_b23_empty_data_frames() -> None:
 
 
 @on_both_loops
-async def test_b23_a_reader_without_a_window_is_cut_off() -> None:
+async def test_a_reader_without_a_window_is_cut_off() -> None:
     """The stream is half-closed and never read: what waits to be sent is bounded, and so is the wait."""
     sent = 0
 
@@ -240,7 +240,7 @@ async def test_a_client_that_is_cut_off_in_the_middle_of_a_message_gets_the_serv
 
 
 @on_both_loops
-async def test_b23_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
+async def test_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
     """Its HTTP/2 window is wide open, its TCP window is not, and it keeps sending so as not to seem silent."""
 
     async def pour(stream: Any) -> None:
@@ -262,7 +262,7 @@ async def test_b23_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
 
 
 @on_both_loops
-async def test_b24_tcp_without_tls() -> None:
+async def test_tcp_without_tls() -> None:
     quick = limits.Limits(handshake_seconds=1.5)
     async with attacked(limits=quick) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
@@ -273,7 +273,7 @@ async def test_b24_tcp_without_tls() -> None:
 
 
 @on_both_loops
-async def test_b24_a_handshake_of_one_byte_at_a_time() -> None:
+async def test_a_handshake_of_one_byte_at_a_time() -> None:
     quick = limits.Limits(handshake_seconds=1.5)
     async with attacked(limits=quick) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
@@ -295,7 +295,7 @@ async def drop_by_drop(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 @on_both_loops
-async def test_b24_tls_without_http2() -> None:
+async def test_tls_without_http2() -> None:
     quick = limits.Limits(first_message_seconds=1.5)
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT, preface=False) as mute:
         async with asyncio.timeout(SECONDS):
@@ -304,7 +304,7 @@ async def test_b24_tls_without_http2() -> None:
         await eventually(lambda: port.refused == ["no call in time after the handshake"])
 
 
-async def test_b24_http2_without_a_call() -> None:
+async def test_http2_without_a_call() -> None:
     quick = limits.Limits(first_message_seconds=1.5)
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT) as attacker:
         await attacker.until_gone()
@@ -312,13 +312,13 @@ async def test_b24_http2_without_a_call() -> None:
         await eventually(lambda: port.refused == ["no call in time after the handshake"])
 
 
-async def test_b24_a_call_without_its_message() -> None:
+async def test_a_call_without_its_message() -> None:
     async with attacked(limits=limits.Limits(first_message_seconds=1.5)) as (_, attacker):
         stream = attacker.request(KEYS)
         assert (await attacker.status(stream))[0] == Status.DEADLINE_EXCEEDED.value
 
 
-async def test_b24_a_stream_may_be_quiet_between_messages() -> None:
+async def test_a_stream_may_be_quiet_between_messages() -> None:
     """Only what is owed or has begun has a deadline: an agent may have nothing to say for hours."""
     quick = limits.Limits(first_message_seconds=1.5, message_seconds=1.0)
     async with attacked(limits=quick) as (_, attacker):
@@ -331,7 +331,7 @@ async def test_b24_a_stream_may_be_quiet_between_messages() -> None:
 
 
 @on_both_loops
-async def test_b24_a_message_of_one_byte_at_a_time() -> None:
+async def test_a_message_of_one_byte_at_a_time() -> None:
     quick = limits.Limits(message_seconds=1.0, min_rate=1_000_000)
     async with attacked(limits=quick) as (_, attacker):
         stream = attacker.request(HEALTH)
@@ -362,7 +362,7 @@ async def test_an_idle_registration_connection_is_closed() -> None:
     "sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x80\x2e\x01", b"\0"]
 )
 @on_both_loops
-async def test_b25_not_tls(sent: bytes) -> None:
+async def test_not_tls(sent: bytes) -> None:
     async with attacked() as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
         writer.write(sent)
@@ -375,7 +375,7 @@ async def test_b25_not_tls(sent: bytes) -> None:
 
 @pytest.mark.parametrize("protocols", [["http/1.1"], []])
 @on_both_loops
-async def test_b25_http1_over_tls(protocols: list[str]) -> None:
+async def test_http1_over_tls(protocols: list[str]) -> None:
     context = plain_context()
     if protocols:
         context.set_alpn_protocols(protocols)
@@ -389,7 +389,7 @@ async def test_b25_http1_over_tls(protocols: list[str]) -> None:
         await eventually(lambda: port.refused == ["handshake: the peer does not offer HTTP/2"])
 
 
-async def test_b25_http1_in_the_place_of_http2() -> None:
+async def test_http1_in_the_place_of_http2() -> None:
     async with attacked() as (port, _), raw(WORLD, port.port, AGENT, preface=False) as attacker:
         attacker.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await attacker.until_gone()
@@ -398,7 +398,7 @@ async def test_b25_http1_in_the_place_of_http2() -> None:
 
 
 @on_both_loops
-async def test_b25_tls_1_2() -> None:
+async def test_tls_1_2() -> None:
     context = plain_context()
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
@@ -411,7 +411,7 @@ async def test_b25_tls_1_2() -> None:
 
 
 @on_both_loops
-async def test_b25_a_server_asked_for_by_a_wrong_name_does_not_answer() -> None:
+async def test_a_server_asked_for_by_a_wrong_name_does_not_answer() -> None:
     paper = WORLD.server()
     served = tls.server_context(
         certificate_pem=paper.certificate_pem, key_pem=paper.key_pem, ca_pem=WORLD.ca.pem, hosts=["localhost"]

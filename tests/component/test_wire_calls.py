@@ -106,7 +106,7 @@ async def test_a_service_that_forgets_to_answer_is_a_bug(caplog: pytest.LogCaptu
         assert len(caplog.records) == 1
 
 
-async def test_b26_bytes_that_are_no_message_are_refused_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_are_no_message_are_refused_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bodies = [
         b"\xff",  # a cut tag
         b"\x0a\x05ab",  # longer than what is there
@@ -192,7 +192,7 @@ async def test_a_deadline_ends_the_call_on_both_sides() -> None:
             await ended.wait()
 
 
-async def test_b23_a_message_beyond_the_limit_is_refused_before_it_is_there() -> None:
+async def test_a_message_beyond_the_limit_is_refused_before_it_is_there() -> None:
     small = limits.Limits(max_message=1000)
     async with listening(WORLD, limits=small) as port, raw(WORLD, port.port, AGENT) as client:
         exact = client.request(HEALTH)
@@ -205,7 +205,7 @@ async def test_b23_a_message_beyond_the_limit_is_refused_before_it_is_there() ->
         assert (await client.status(fits))[0] == Status.OK.value
 
 
-async def test_b23_a_client_refuses_an_answer_beyond_its_limit() -> None:
+async def test_a_client_refuses_an_answer_beyond_its_limit() -> None:
     async def flood(stream: Any) -> None:
         await stream.send_message(agent_pb2.KeyRequest(names=["x" * 2000]))
 

@@ -1,4 +1,4 @@
-"""Who may talk to whom. B13, B14."""
+"""Who may talk to whom."""
 
 import ssl
 from typing import Any
@@ -72,7 +72,7 @@ async def test_a_certificate_of_our_ca_that_does_not_fit_the_port(paper: Paper, 
         assert words in str(caught.value.message)
 
 
-async def test_b14_rejected_peers_are_reported_once_per_connection() -> None:
+async def test_rejected_peers_are_reported_once_per_connection() -> None:
     last_seen: list[tuple[object, str]] = []
 
     def on_rejected(connection: peer.Connection, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""F58: everybody comes back at once."""
+"""Everybody comes back at once."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ MANY = 150
 
 
 @on_both_loops
-async def test_f58_a_storm_of_handshakes_lets_others_be_served() -> None:
+async def test_a_storm_of_handshakes_lets_others_be_served() -> None:
     gate = limits.Limits(concurrent_handshakes=4, queue_seconds=60)
     async with listening(WORLD, limits=gate) as port, WORLD.channel(port.port, AGENT) as settled:
         stub = agent_grpc.AgentServiceStub(settled)
@@ -38,7 +38,7 @@ async def test_f58_a_storm_of_handshakes_lets_others_be_served() -> None:
 
 
 @on_both_loops
-async def test_f58_those_who_begin_and_do_not_go_on_keep_no_slot() -> None:
+async def test_those_who_begin_and_do_not_go_on_keep_no_slot() -> None:
     gate = limits.Limits(concurrent_handshakes=1, queue_seconds=60, handshake_seconds=60)
     async with listening(WORLD, limits=gate) as port:
         thieves = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(3)]
@@ -50,7 +50,7 @@ async def test_f58_those_who_begin_and_do_not_go_on_keep_no_slot() -> None:
             writer.transport.abort()
 
 
-async def test_f58_who_waits_too_long_for_a_handshake_is_shed() -> None:
+async def test_who_waits_too_long_for_a_handshake_is_shed() -> None:
     gate = limits.Limits(concurrent_handshakes=1, queue_seconds=0.05, handshake_seconds=60)
     async with listening(WORLD, limits=gate) as port:
         thieves = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(5)]

@@ -83,7 +83,7 @@ async def test_empty_and_big_bodies_survive(store: ObjectStore) -> None:
     assert (await store.get(Key("big"), limit=len(big))).body == big
 
 
-async def test_missing_is_reported_for_reads_and_replace_f32(store: ObjectStore) -> None:
+async def test_missing_is_reported_for_reads_and_replace(store: ObjectStore) -> None:
     with pytest.raises(errors.NotFoundError):
         await store.get(K)
     with pytest.raises(errors.NotFoundError):
@@ -103,7 +103,7 @@ async def test_create_never_overwrites(store: ObjectStore) -> None:
     assert (await store.get(K)).body == b"one"
 
 
-async def test_replace_needs_the_newest_version_f32(store: ObjectStore) -> None:
+async def test_replace_needs_the_newest_version(store: ObjectStore) -> None:
     first = await store.create(K, b"one")
     second = await store.replace(K, b"two", seen=first)
     assert second != first
@@ -264,7 +264,7 @@ async def test_a_cancelled_create_is_all_or_nothing(store: ObjectStore) -> None:
         assert (await store.get(key)).body in (body, body[::-1] + b"y")
 
 
-async def test_the_probe_accepts_it_and_leaves_nothing_f36(store: ObjectStore) -> None:
+async def test_the_probe_accepts_it_and_leaves_nothing(store: ObjectStore) -> None:
     await probe.probe(store, "shard/dev-1/", clock.SystemRng())
     assert await listed(store, "") == []
 

@@ -1,4 +1,4 @@
-"""What the S3 client concludes from each thing that can go wrong on the way: F28, F30, F31, F32, F36."""
+"""What the S3 client concludes from each thing that can go wrong on the way."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def every_read(store: ObjectStore) -> list[Awaitable[object]]:
 
 
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
-async def test_f30_an_applied_write_without_an_answer_is_unknown(
+async def test_an_applied_write_without_an_answer_is_unknown(
     proxy: Proxy, store: s3.S3Store, direct: s3.S3Store, fault: Do
 ) -> None:
     proxy.script = [fault]
@@ -67,7 +67,7 @@ async def test_f30_an_applied_write_without_an_answer_is_unknown(
     assert len(proxy.requests) == 3
 
 
-async def test_f30_a_dropped_request_is_unknown_too(proxy: Proxy, store: s3.S3Store) -> None:
+async def test_a_dropped_request_is_unknown_too(proxy: Proxy, store: s3.S3Store) -> None:
     """From here it looks the same as one that was applied."""
     proxy.script = [Do.DROP]
     with pytest.raises(errors.UnknownOutcomeError):
@@ -76,7 +76,7 @@ async def test_f30_a_dropped_request_is_unknown_too(proxy: Proxy, store: s3.S3St
 
 
 @pytest.mark.parametrize("fault", [*LOST, Do.APPLY_THEN_CUT, Do.DROP], ids=lambda fault: fault.name)
-async def test_f28_a_read_without_an_answer_is_unavailable(
+async def test_a_read_without_an_answer_is_unavailable(
     proxy: Proxy, store: s3.S3Store, direct: s3.S3Store, fault: Do
 ) -> None:
     await direct.create(K, b"x" * 5000)
@@ -97,7 +97,7 @@ WRITES = (CREATE, REPLACE)
 
 TABLE: list[tuple[Answer, tuple[Verb, ...], type[errors.StorageError]]] = [
     (Answer(412, "PreconditionFailed"), WRITES, errors.ConflictError),
-    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.UnavailableError),  # F32: try again
+    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.UnavailableError),  # try again
     (Answer(404, "NoSuchKey"), (GET, REPLACE), errors.NotFoundError),
     (Answer(404, "NoSuchBucket"), (GET, CREATE, REPLACE, DELETE), errors.PermissionDeniedError),
     (Answer(404), (GET, CREATE, REPLACE, DELETE), errors.UnavailableError),  # somebody on the way, not the store
@@ -119,7 +119,7 @@ TABLE: list[tuple[Answer, tuple[Verb, ...], type[errors.StorageError]]] = [
 @pytest.mark.parametrize(
     ("answer", "verbs", "expected"), TABLE, ids=lambda value: str(value)[:40] if isinstance(value, Answer) else None
 )
-async def test_f32_each_answer_has_its_consequence(
+async def test_each_answer_has_its_consequence(
     proxy: Proxy, store: s3.S3Store, answer: Answer, verbs: tuple[Verb, ...], expected: type[errors.StorageError]
 ) -> None:
     for verb in verbs:
@@ -184,7 +184,7 @@ async def test_a_wrong_secret_or_bucket_is_denied_and_no_secret_is_shown(direct:
 
 
 @pytest.mark.parametrize("verb", ["create", "replace"])
-async def test_f31_a_cancelled_write_may_land_later_but_never_over_newer(
+async def test_a_cancelled_write_may_land_later_but_never_over_newer(
     proxy: Proxy, direct: s3.S3Store, verb: str
 ) -> None:
     store = s3_server.client(proxy.endpoint)
@@ -205,7 +205,7 @@ async def test_f31_a_cancelled_write_may_land_later_but_never_over_newer(
     assert await direct.get(K) == Stored(b"newer", newer)
 
 
-async def test_f31_a_cancelled_write_can_complete(proxy: Proxy, direct: s3.S3Store) -> None:
+async def test_a_cancelled_write_can_complete(proxy: Proxy, direct: s3.S3Store) -> None:
     store = s3_server.client(proxy.endpoint)
     proxy.script = [Do.HOLD]
     task = asyncio.ensure_future(store.create(K, b"late"))
@@ -220,7 +220,7 @@ async def test_f31_a_cancelled_write_can_complete(proxy: Proxy, direct: s3.S3Sto
 
 
 @pytest.mark.parametrize("sent", [{"If-None-Match"}, {"If-Match"}], ids=str)
-async def test_f36_an_s3_that_ignores_conditions_is_refused_by_name(
+async def test_an_s3_that_ignores_conditions_is_refused_by_name(
     tmp_path: pathlib.Path, sent: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nstance.dev.s3 import bucket

@@ -72,7 +72,7 @@ BAD = ["", ".", "..", ".a", "a/b", "../a", "a..b", "a\0", "a\n", "ä", "a b", "x
 
 
 @pytest.mark.parametrize("name", [*BAD, port.NONCE_KEY])
-async def test_b21_bad_and_reserved_names_are_refused(store: port.SecretStore, name: str) -> None:
+async def test_bad_and_reserved_names_are_refused(store: port.SecretStore, name: str) -> None:
     for call in (store.get(name), store.put(name, b""), store.create(name, b""), store.delete(name)):
         with pytest.raises(errors.PermanentError):
             await call

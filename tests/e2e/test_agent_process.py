@@ -114,7 +114,7 @@ async def test_a_systemd_that_does_not_answer_does_not_hold_up_the_stop(
     assert server.last_seen.goodbyes
 
 
-async def test_killed_at_any_moment_it_comes_back_as_itself_f8(
+async def test_killed_at_any_moment_it_comes_back_as_itself(
     server: AgentServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
     server.push({"a.txt": b"a" * 100_000, "b.txt": b"b"}, "sha256:1")

@@ -1,4 +1,4 @@
-"""F58: 2,000 agents connect at once, over real TLS, and the leader keeps its lease."""
+"""2,000 agents connect at once, over real TLS, and the leader keeps its lease."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ GROUPS, SIZE = 20, 100
 WHOLE = (GROUPS * SIZE, 0, 0, 0)
 
 
-async def test_f58_two_thousand_agents_at_once_do_not_cost_the_leader_its_lease() -> None:
+async def test_two_thousand_agents_at_once_do_not_cost_the_leader_its_lease() -> None:
     """With a standby, which would claim after two seconds without a heartbeat. A machine that has other things to do may
     hold the leader up for so long once; agents that are let in all at once do so each time."""
     storms = []

@@ -42,7 +42,7 @@ def cut_the_servers_apart(w: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_f18_a_leader_cut_off_from_its_standby_keeps_leading(seed: int) -> None:
+def test_a_leader_cut_off_from_its_standby_keeps_leading(seed: int) -> None:
     with world(seed, quiet_shard()) as w:
         leader, terms, made = rested(w), w.counts["terms"], w.counts["calls create"]
         cut_the_servers_apart(w)
@@ -57,7 +57,7 @@ def test_f18_a_leader_cut_off_from_its_standby_keeps_leading(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_f29_a_slow_store_changes_no_leader(seed: int) -> None:
+def test_a_slow_store_changes_no_leader(seed: int) -> None:
     with world(seed, quiet_shard(latency=10.0)) as w:
         leader, terms = rested(w), w.counts["terms"]
         w.advance(300.0)
@@ -65,7 +65,7 @@ def test_f29_a_slow_store_changes_no_leader(seed: int) -> None:
         assert not w.violations
 
 
-def test_f18_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs_open() -> None:
+def test_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs_open() -> None:
     """It is no member any more, so that the leader need not renew twice a second for its sake for ever."""
     with world(1, quiet_shard()) as w:
         rested(w)
@@ -78,7 +78,7 @@ def test_f18_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs
         assert lease(w).members
 
 
-def test_f29_a_slow_store_gets_a_longer_lease() -> None:
+def test_a_slow_store_gets_a_longer_lease() -> None:
     """Where only storage keeps another server from leading, renewals must not come too late for the lease."""
     with world(1, quiet_shard(latency=40.0)) as w:
         rested(w)
@@ -90,7 +90,7 @@ def test_f29_a_slow_store_gets_a_longer_lease() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed: int) -> None:
+def test_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed: int) -> None:
     """Whoever leads loses storage at once, for five minutes: the terms become rare, and nothing is damaged by them."""
     with world(seed, quiet_shard()) as w:
         rested(w)

@@ -1,4 +1,4 @@
-"""F20: the clock by which ages are counted does not jump, and approaches the wall clock slowly."""
+"""The clock by which ages are counted does not jump, and approaches the wall clock slowly."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_f20_a_jump_of_the_wall_clock_moves_the_steady_one_hardly(times: Times, jump: float) -> None:
+def test_a_jump_of_the_wall_clock_moves_the_steady_one_hardly(times: Times, jump: float) -> None:
     system = clock.SystemClock()
     assert system.steady() == times.wall
     times.step(10.0, jump=jump)
@@ -35,7 +35,7 @@ def test_f20_a_jump_of_the_wall_clock_moves_the_steady_one_hardly(times: Times, 
     assert slewed == pytest.approx(1010.0 * clock.STEADY_SLEW * (1 if jump > 0 else -1))
 
 
-def test_f20_an_anchor_counts_more_than_the_wall_clock(times: Times) -> None:
+def test_an_anchor_counts_more_than_the_wall_clock(times: Times) -> None:
     system = clock.SystemClock()
     system.anchor(times.wall - 3600.0)
     times.step(5.0)

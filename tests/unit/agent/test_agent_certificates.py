@@ -57,7 +57,7 @@ def test_identifies_whom_the_library_identifies(der: bytes, who: names.Identity)
 
 
 @pytest.mark.parametrize("der", [WORKLOAD_DER, CA_DER, b"", b"0" * 20_000, AGENT_DER + b"\0", AGENT_DER[:-1]])
-def test_refuses_whom_the_library_refuses_b13(der: bytes) -> None:
+def test_refuses_whom_the_library_refuses(der: bytes) -> None:
     for read in (certificates.identify, peer.identify):
         with pytest.raises(names.IdentityError):
             read(der)
@@ -123,7 +123,7 @@ def test_the_forger_can_make_a_right_one_too() -> None:
         pytest.param({"organization": "s2"}, id="another shard"),
     ],
 )
-def test_each_thing_that_is_wrong_is_enough_to_refuse_b13(wrong: dict[str, Any]) -> None:
+def test_each_thing_that_is_wrong_is_enough_to_refuse(wrong: dict[str, Any]) -> None:
     for read in (certificates.identify, peer.identify):
         with pytest.raises(names.IdentityError):
             read(_forged(**wrong))
@@ -134,7 +134,7 @@ def _changed(der: bytes, position: int, byte: int) -> bytes:
 
 
 @given(st.sampled_from(ALL), st.integers(0, 2000), st.integers(0, 255))
-def test_a_changed_byte_never_makes_it_trust_more_than_the_library_b13(der: bytes, position: int, byte: int) -> None:
+def test_a_changed_byte_never_makes_it_trust_more_than_the_library(der: bytes, position: int, byte: int) -> None:
     damaged = _changed(der, position, byte)
     try:
         mine = certificates.identify(damaged)

@@ -103,7 +103,7 @@ def test_what_no_set_brought_is_left_alone(world: World) -> None:
         pytest.param("bad.json", b"{", "expected JSON", id="wrong content"),
     ],
 )
-def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: bytes, message: str) -> None:
+def test_a_failing_set_changes_nothing(world: World, name: str, body: bytes, message: str) -> None:
     world.apply(OLD, "sha256:1")
     received = world.start()
     incoming = received.begin()
@@ -118,7 +118,7 @@ def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: by
     assert received.states()[0] == "sha256:1"
 
 
-def test_too_many_files_are_refused_b22(world: World) -> None:
+def test_too_many_files_are_refused(world: World) -> None:
     with pytest.raises(files.FilesRejectedError, match="at most 256"):
         world.apply({f"f{n}": b"" for n in range(257)}, "sha256:1")
     world.start()
@@ -149,7 +149,7 @@ def test_a_directory_in_the_way_is_reported_before_anything_changes(world: World
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")
 
 
-def test_links_are_replaced_and_never_followed_b21(world: World, tmp_path: Path) -> None:
+def test_links_are_replaced_and_never_followed(world: World, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     (world.recv.path / "a.json").symlink_to(victim)
@@ -228,7 +228,7 @@ def _crashes(root: Path) -> Iterator[tuple[int, World]]:
     raise AssertionError("the set is never installed")
 
 
-def test_interrupted_anywhere_the_set_is_old_or_new_f63(tmp_path: Path) -> None:
+def test_interrupted_anywhere_the_set_is_old_or_new(tmp_path: Path) -> None:
     seen = []
     for stop_at, world in _crashes(tmp_path):
         received = world.start()
@@ -242,7 +242,7 @@ def test_interrupted_anywhere_the_set_is_old_or_new_f63(tmp_path: Path) -> None:
     assert {"sha256:1", "sha256:2"} == set(seen)
 
 
-def test_interrupted_again_while_recovering_f63(tmp_path: Path) -> None:
+def test_interrupted_again_while_recovering(tmp_path: Path) -> None:
     for first, world in _crashes(tmp_path):
         for second in range(0, 12, 2):
             with pytest.MonkeyPatch.context() as patch:
@@ -255,7 +255,7 @@ def test_interrupted_again_while_recovering_f63(tmp_path: Path) -> None:
         assert (world.contents(), world.hash()) in ((OLD, "sha256:1"), (NEW, "sha256:2")), first
 
 
-def test_everything_is_synced_before_the_manifest_names_it_f63(world: World) -> None:
+def test_everything_is_synced_before_the_manifest_names_it(world: World) -> None:
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(patch)
         world.apply(NEW, "sha256:1")
@@ -269,7 +269,7 @@ def test_everything_is_synced_before_the_manifest_names_it_f63(world: World) -> 
     )
 
 
-def test_a_full_disk_is_reported_and_changes_nothing_f41(world: World) -> None:
+def test_a_full_disk_is_reported_and_changes_nothing(world: World) -> None:
     world.apply(OLD, "sha256:1")
     received = world.start()
     incoming = received.begin()
@@ -294,7 +294,7 @@ def test_a_directory_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> Non
         Folder(tmp_path / "file" / "below", mode=0o600).prepare()
 
 
-def test_a_fifo_or_a_link_in_the_place_of_a_file_is_an_error_not_a_hang_b21(tmp_path: Path) -> None:
+def test_a_fifo_or_a_link_in_the_place_of_a_file_is_an_error_not_a_hang(tmp_path: Path) -> None:
     folder = Folder(tmp_path, mode=0o600)
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/etc/hostname")
@@ -304,7 +304,7 @@ def test_a_fifo_or_a_link_in_the_place_of_a_file_is_an_error_not_a_hang_b21(tmp_
 
 
 @given(st.text(max_size=30))
-def test_an_accepted_name_names_only_itself_b21(name: str) -> None:
+def test_an_accepted_name_names_only_itself(name: str) -> None:
     if name_problem(name) is None:
         assert os.path.basename(name) == name
         assert os.path.normpath(os.path.join("/recv", name)) == f"/recv/{name}"

@@ -53,7 +53,7 @@ def test_a_private_key_that_cannot_be_read_is_not_replaced(folder: Folder) -> No
     assert (folder.path / "a.key").read_text() == "precious"
 
 
-def test_a_link_in_the_place_of_a_key_is_not_followed_b21(folder: Folder, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_key_is_not_followed(folder: Folder, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     (folder.path / "a.key").symlink_to(victim)
     with pytest.raises(keys.KeysRejectedError):
@@ -62,13 +62,13 @@ def test_a_link_in_the_place_of_a_key_is_not_followed_b21(folder: Folder, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["", "../up", "/etc/x", ".hidden", "a\0b", "a\nb", "x" * 201])
-def test_names_that_are_places_are_refused_b21(folder: Folder, name: str) -> None:
+def test_names_that_are_places_are_refused(folder: Folder, name: str) -> None:
     with pytest.raises(keys.KeysRejectedError):
         keys.ensure(["good", name], folder, key_generation.make)
     assert list(folder.path.iterdir()) == []
 
 
-def test_names_that_clash_by_case_and_too_many_are_refused_b22(folder: Folder) -> None:
+def test_names_that_clash_by_case_and_too_many_are_refused(folder: Folder) -> None:
     with pytest.raises(keys.KeysRejectedError, match="case"):
         keys.ensure(["a", "A"], folder, key_generation.make)
     with pytest.raises(keys.KeysRejectedError, match="at most"):

@@ -95,7 +95,7 @@ def test_what_is_wrong_is_named(name: str, value: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["4600", "0755", "0400", "0666", "689", "rw", "-600", "17777"])
-def test_modes_that_give_too_much_or_too_little_are_refused_b22(mode: str) -> None:
+def test_modes_that_give_too_much_or_too_little_are_refused(mode: str) -> None:
     with pytest.raises(settings.InvalidSettingsError, match="mode"):
         settings.read(LEAST | {"NSTANCE_KEYS_MODE": mode})
 

@@ -166,7 +166,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, code: int, times: int = 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT], ids=errno.errorcode.get)
 @pytest.mark.parametrize("step", ["fsync", "utime", "rename"])
-async def test_a_sick_disk_before_the_write_f41(
+async def test_a_sick_disk_before_the_write(
     store: file.FileStore, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str, code: int
 ) -> None:
     version = await store.create(K, b"one")
@@ -179,9 +179,7 @@ async def test_a_sick_disk_before_the_write_f41(
     await store.replace(K, b"two", seen=version)
 
 
-async def test_a_sick_disk_after_the_write_is_unknown_f41(
-    store: file.FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sick_disk_after_the_write_is_unknown(store: file.FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     version = await store.create(K, b"one")
     real, calls = os.fsync, []
 
@@ -197,9 +195,7 @@ async def test_a_sick_disk_after_the_write_is_unknown_f41(
     assert (await store.get(K)).body == b"two"
 
 
-async def test_a_sick_disk_on_reading_is_unavailable_f41(
-    store: file.FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sick_disk_on_reading_is_unavailable(store: file.FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.create(K, b"one")
     failing(monkeypatch, "fstat", errno.EIO)
     with pytest.raises(errors.UnavailableError):
@@ -222,7 +218,7 @@ VERBS: dict[str, Callable[[file.FileStore], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("verb", VERBS)
-async def test_whatever_the_disk_refuses_is_a_storage_error_f28_f41(
+async def test_whatever_the_disk_refuses_is_a_storage_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, verb: str, code: int
 ) -> None:
     """Each call to the system fails once, at each of its places, with all later ones healthy or failing too."""
@@ -290,7 +286,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_full_disk_is_unavailable_and_nothing_is_lost_f28_f41(tmp_path: pathlib.Path) -> None:
+async def test_a_full_disk_is_unavailable_and_nothing_is_lost(tmp_path: pathlib.Path) -> None:
     """A real limit on file sizes: the first bytes are taken, the rest is refused."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
@@ -303,7 +299,7 @@ async def test_a_full_disk_is_unavailable_and_nothing_is_lost_f28_f41(tmp_path: 
     assert list((tmp_path / ".nstance/temporary").iterdir()) == []
 
 
-async def test_no_permission_is_denied_f41(store: file.FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_permission_is_denied(store: file.FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, "rename", errno.EACCES)
     with pytest.raises(errors.PermissionDeniedError, match="give this user access"):
         await store.create(K, b"one")

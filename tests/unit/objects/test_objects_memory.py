@@ -64,7 +64,7 @@ def scripted(*fates: memory.Fate, remember: float = 0.0) -> memory.MemoryStore:
 
 
 @virtually
-async def test_an_error_fate_applies_nothing_f28() -> None:
+async def test_an_error_fate_applies_nothing() -> None:
     store = scripted(memory.Fate(error=errors.UnavailableError("503")))
     with pytest.raises(errors.UnavailableError, match="503"):
         await store.create(K, b"1")
@@ -72,7 +72,7 @@ async def test_an_error_fate_applies_nothing_f28() -> None:
 
 
 @virtually
-async def test_a_lost_answer_is_unknown_and_applied_f30() -> None:
+async def test_a_lost_answer_is_unknown_and_applied() -> None:
     store = scripted(memory.Fate(lost=True), memory.Fate(), memory.Fate(lost=True))
     with pytest.raises(errors.UnknownOutcomeError):
         await store.create(K, b"1")
@@ -82,7 +82,7 @@ async def test_a_lost_answer_is_unknown_and_applied_f30() -> None:
 
 
 @virtually
-async def test_a_late_write_lands_after_the_caller_has_gone_f31() -> None:
+async def test_a_late_write_lands_after_the_caller_has_gone() -> None:
     store = scripted(memory.Fate(late=5.0))
     with pytest.raises(errors.UnknownOutcomeError):
         await store.create(K, b"1")
@@ -92,7 +92,7 @@ async def test_a_late_write_lands_after_the_caller_has_gone_f31() -> None:
 
 
 @virtually
-async def test_a_late_write_never_overwrites_newer_f31() -> None:
+async def test_a_late_write_never_overwrites_newer() -> None:
     store = scripted(memory.Fate(), memory.Fate(late=5.0))
     first = await store.create(K, b"1")
     with pytest.raises(errors.UnknownOutcomeError):
@@ -124,7 +124,7 @@ async def test_a_cancelled_write_lands_all_the_same() -> None:
 
 
 @virtually
-async def test_stale_reads_and_listings_show_the_past_f33() -> None:
+async def test_stale_reads_and_listings_show_the_past() -> None:
     stale = memory.Fate(stale=5.0)
     good = memory.Fate()
     store = scripted(good, memory.Fate(before=10.0), stale, stale, stale, stale, remember=60.0)
@@ -140,7 +140,7 @@ async def test_stale_reads_and_listings_show_the_past_f33() -> None:
 
 
 @virtually
-async def test_a_stale_listing_lacks_what_is_new_f33() -> None:
+async def test_a_stale_listing_lacks_what_is_new() -> None:
     store = scripted(memory.Fate(), memory.Fate(stale=1.0), remember=60.0)
     await store.create(K, b"1")
     assert [key async for key in store.list("")] == []
@@ -148,7 +148,7 @@ async def test_a_stale_listing_lacks_what_is_new_f33() -> None:
 
 
 @virtually
-async def test_a_store_may_ignore_conditions_f36() -> None:
+async def test_a_store_may_ignore_conditions() -> None:
     store = memory.MemoryStore(LoopClock(), ignores=frozenset({memory.Verb.CREATE, memory.Verb.REPLACE}))
     await store.create(K, b"1")
     await store.create(K, b"2")
@@ -167,7 +167,7 @@ async def test_views_share_objects_but_not_faults() -> None:
 
 
 @virtually
-async def test_tampering_changes_the_version_f34() -> None:
+async def test_tampering_changes_the_version() -> None:
     store = memory.MemoryStore(LoopClock())
     version = await store.create(K, b"1")
     store.tamper(K, b"x")

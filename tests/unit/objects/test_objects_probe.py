@@ -1,4 +1,4 @@
-"""F36: a store that ignores conditions is refused by name, and the probe tells that apart from one it cannot ask."""
+"""A store that ignores conditions is refused by name, and the probe tells that apart from one it cannot ask."""
 
 import pytest
 
@@ -22,7 +22,7 @@ async def test_a_good_store_passes_and_is_left_clean() -> None:
 @pytest.mark.parametrize(
     ("ignored", "named"), [(memory.Verb.CREATE, "create-if-absent"), (memory.Verb.REPLACE, "write-if-match")]
 )
-async def test_f36_ignored_conditions_are_named(ignored: memory.Verb, named: str) -> None:
+async def test_ignored_conditions_are_named(ignored: memory.Verb, named: str) -> None:
     store = make(ignored)
     with pytest.raises(probe.UnsuitableStoreError, match=named) as caught:
         await probe.probe(store, "shard/a/", CHANCE)

@@ -31,14 +31,14 @@ def world(*fates: Fate) -> tuple[memory.MemoryStore, memory.MemoryStore]:
 
 
 @pytest.mark.parametrize("fates", list(itertools.product([Fate(), LOST, NOT_APPLIED], repeat=3)))
-async def test_f30_create_settles(fates: tuple[Fate, ...]) -> None:
+async def test_create_settles(fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
     assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"mine"
     assert truth.contents() == {KEY: b"mine"}
 
 
 @pytest.mark.parametrize("fates", list(itertools.product([Fate(), LOST, NOT_APPLIED], repeat=2)))
-async def test_f73_the_loser_adopts(fates: tuple[Fate, ...]) -> None:
+async def test_the_loser_adopts(fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
     await truth.create(KEY, b"theirs")
     assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"theirs"
@@ -46,7 +46,7 @@ async def test_f73_the_loser_adopts(fates: tuple[Fate, ...]) -> None:
 
 
 @pytest.mark.parametrize("fates", list(itertools.product([Fate(), LOST, NOT_APPLIED], repeat=3)))
-async def test_f30_replace_settles(fates: tuple[Fate, ...]) -> None:
+async def test_replace_settles(fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
     await truth.create(KEY, b"old")
     await settle.replace(store, KEY, b"new", seen=await truth.get(KEY))
@@ -72,7 +72,7 @@ async def test_replace_of_what_is_gone_is_a_conflict() -> None:
 
 @pytest.mark.parametrize("fates", list(itertools.product([Fate(), LOST, NOT_APPLIED], repeat=2)))
 @pytest.mark.parametrize("before", [None, b"old"])
-async def test_f30_put_settles(before: bytes | None, fates: tuple[Fate, ...]) -> None:
+async def test_put_settles(before: bytes | None, fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
     if before is not None:
         await truth.create(KEY, before)
@@ -80,13 +80,13 @@ async def test_f30_put_settles(before: bytes | None, fates: tuple[Fate, ...]) ->
     assert truth.contents() == {KEY: b"new"}
 
 
-async def test_f31_a_create_that_lands_late_is_recognised_as_ours() -> None:
+async def test_a_create_that_lands_late_is_recognised_as_ours() -> None:
     truth, store = world(Fate(late=0.0), NOT_APPLIED)
     assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"mine"
     assert truth.contents() == {KEY: b"mine"}
 
 
-async def test_f28_unavailable_is_passed_on_and_nothing_is_written() -> None:
+async def test_unavailable_is_passed_on_and_nothing_is_written() -> None:
     truth, store = world(DOWN)
     with pytest.raises(errors.UnavailableError):
         await settle.create_or_adopt(store, KEY, b"mine")

@@ -133,13 +133,13 @@ def test_server_certificate() -> None:
     assert peer.identify(der(certificate)) == SERVER
 
 
-def test_f22_back_dating() -> None:
+def test_back_dating() -> None:
     assert load(server()).not_valid_before_utc.timestamp() == int(NOW) - 86400
     for issued in (agent(), operator(), workload()):
         assert load(issued).not_valid_before_utc.timestamp() == int(NOW) - 300
 
 
-def test_f8_b7_the_same_arguments_give_the_same_bytes() -> None:
+def test_the_same_arguments_give_the_same_bytes() -> None:
     again = ca.load_ca(CA.pem, keys.private_to_pem(CA.key))
     assert again.issue_client(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.SERVER_LIFE) == agent()
 
@@ -150,13 +150,13 @@ def test_nothing_outlives_the_ca() -> None:
         CA.issue_client(AGENT, PUBLIC, serial=SERIAL, issued=CA.expires + 1000.0, expires=CA.expires + 2000.0)
 
 
-def test_f54_identities_of_another_cluster_are_refused() -> None:
+def test_identities_of_another_cluster_are_refused() -> None:
     stranger = dataclasses.replace(AGENT, cluster=ClusterId("other"))
     with pytest.raises(fields.CertificateError, match="cluster"):
         CA.issue_client(stranger, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + 1)
 
 
-def test_b5_no_certificate_for_a_weak_key() -> None:
+def test_no_certificate_for_a_weak_key() -> None:
     with pytest.raises(keys.UnacceptableKeyError):
         CA.issue_client(AGENT, bytes(32), serial=SERIAL, issued=NOW, expires=NOW + 1000)
 
@@ -366,14 +366,14 @@ def test_the_crafted_certificate_is_good_when_unchanged() -> None:
         {"subject": [(NameOID.COMMON_NAME, AGENT.id[:-1] + "r"), (NameOID.ORGANIZATION_NAME, "acme")]},
     ],
 )
-def test_b13_certificates_that_are_nobody(changes: dict[str, object]) -> None:
+def test_certificates_that_are_nobody(changes: dict[str, object]) -> None:
     with pytest.raises(names.IdentityError):
         peer.identify(craft(changes))
 
 
 @pytest.mark.filterwarnings("ignore:Parsed a serial number")
 @pytest.mark.parametrize("serial", [b"\x00", b"\x87"], ids=["zero", "negative"])
-def test_b13_a_serial_number_is_above_zero(serial: bytes) -> None:
+def test_a_serial_number_is_above_zero(serial: bytes) -> None:
     """No builder makes such a certificate; another CA's tool may. The signature is not judged here."""
     good = craft({})
     assert good.count(b"\x02\x01\x07") == 1

@@ -70,7 +70,7 @@ def test_whatever_is_parsed_is_the_only_spelling(text: str) -> None:
         "nstance://prod/server/dev-1/" + "s" * 10_000,
     ],
 )
-def test_b13_other_spellings_are_refused(text: str) -> None:
+def test_other_spellings_are_refused(text: str) -> None:
     with pytest.raises(names.IdentityError):
         names.parse_uri(text)
 

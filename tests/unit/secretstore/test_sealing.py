@@ -34,7 +34,7 @@ def test_no_two_blobs_are_equal_and_none_shows_the_secret() -> None:
     assert seal(sealing.Unsealed()) != seal(sealing.Unsealed())
 
 
-def test_f71_old_keys_open_but_do_not_seal() -> None:
+def test_old_keys_open_but_do_not_seal() -> None:
     blob = seal(sealing.Keyring(OLD))
     ring = sealing.Keyring(NEW, (OTHER, OLD))
     assert ring.open(blob, cluster=CLUSTER, name="cluster/secret/a") == SECRET
@@ -43,7 +43,7 @@ def test_f71_old_keys_open_but_do_not_seal() -> None:
         sealing.Keyring(OLD).open(seal(ring), cluster=CLUSTER, name="cluster/secret/a")
 
 
-def test_f71_blobs_cannot_be_swapped() -> None:
+def test_blobs_cannot_be_swapped() -> None:
     ring = sealing.Keyring(NEW)
     blob = seal(ring)
     for cluster, name in ((ClusterId("other"), "cluster/secret/a"), (CLUSTER, "cluster/secret/b"), (CLUSTER, "a")):
@@ -51,7 +51,7 @@ def test_f71_blobs_cannot_be_swapped() -> None:
             ring.open(blob, cluster=cluster, name=name)
 
 
-def test_f72_a_wrong_key_is_named_by_its_id_only() -> None:
+def test_a_wrong_key_is_named_by_its_id_only() -> None:
     with pytest.raises(errors.DecryptionError) as caught:
         sealing.Keyring(NEW, (OTHER,)).open(seal(sealing.Keyring(OLD)), cluster=CLUSTER, name="cluster/secret/a")
     text = str(caught.value)
@@ -70,7 +70,7 @@ def test_plain_text_is_refused_by_whoever_has_a_key_and_the_other_way_round() ->
 
 
 @given(st.data())
-def test_f34_a_damaged_blob_never_opens(data: st.DataObject) -> None:
+def test_a_damaged_blob_never_opens(data: st.DataObject) -> None:
     ring = sealing.Keyring(NEW)
     blob = bytearray(seal(ring))
     if data.draw(st.booleans()):
@@ -162,7 +162,7 @@ def test_key_sources(tmp_path: Path) -> None:
         ("vault", "x", "expected a key provider of env, file"),
     ],
 )
-def test_f72_key_sources_that_have_none(provider: str, source: str, says: str) -> None:
+def test_key_sources_that_have_none(provider: str, source: str, says: str) -> None:
     with pytest.raises(errors.BadKeyError, match=says):
         keys.read_key(provider, source, environment={"WRONG": "hunter2"})
 

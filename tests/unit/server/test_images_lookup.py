@@ -109,7 +109,7 @@ async def test_a_failed_lookup_leaves_what_was_found(clock: Machine) -> None:
 
 
 @pytest.mark.parametrize("delay", [1.0, 40.0])
-def test_f45_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(delay: float) -> None:
+def test_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(delay: float) -> None:
     throttled = Outcome(applied=False, error=errors.ThrottledError("too many calls", delay=delay))
 
     @virtually

@@ -1,4 +1,4 @@
-"""Who belongs to a load balancer: pure decisions, F57."""
+"""Who belongs to a load balancer: pure decisions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +84,7 @@ records = st.dictionaries(st.integers(0, 8), st.sampled_from(list(State)), max_s
     healthy=st.sets(st.integers(0, 8)),
     lost=st.lists(st.booleans(), max_size=40),
 )
-def test_f57_whatever_is_lost_it_converges_and_strangers_stay(
+def test_whatever_is_lost_it_converges_and_strangers_stay(
     states: dict[int, State], members: set[int], healthy: set[int], lost: list[bool]
 ) -> None:
     balancer = {ProviderId(f"vm-{n}") for n in members}

@@ -117,7 +117,6 @@ def many(count: int, tenant: TenantId = ACME, **fields: Any) -> DynamicGroups:
     ],
 )
 def test_a_tenant_that_has_too_much_gets_no_more_and_others_do(full: DynamicGroups) -> None:
-    """B19."""
     edit = group_edits.upsert(WEB, GroupConfig(template="web", size=100, vars={"b": "y" * 52_000}), etag="")
     assert refusal(edit, full).status is Status.RESOURCE_EXHAUSTED
     other = GroupKey(TenantId("globex"), GroupName("web"))

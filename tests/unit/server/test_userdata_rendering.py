@@ -1,4 +1,4 @@
-"""B29: values that would break out of a script, an env file or a JSON file; and how userdata is packed."""
+"""Values that would break out of a script, an env file or a JSON file; and how userdata is packed."""
 
 import base64
 import gzip
@@ -59,23 +59,23 @@ def made(content: str, *, encoding: str = "plain", value: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_b29_userdata_is_raw_as_in_go(value: str) -> None:
+def test_userdata_is_raw_as_in_go(value: str) -> None:
     assert made("x={{ .Vars.x }}", value=value).decode() == f"x={value}"
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_b29_shquote_keeps_a_value_one_word(value: str) -> None:
+def test_shquote_keeps_a_value_one_word(value: str) -> None:
     assert shlex.split(made("echo {{ shquote .Vars.x }}", value=value).decode()) == ["echo", value]
 
 
 @given(st.text())
-def test_b29_a_json_file_holds_any_value(value: str) -> None:
+def test_a_json_file_holds_any_value(value: str) -> None:
     spec = JsonFile(kind="json", template={"x": "{{ .Vars.x }}"})
     assert json.loads(rendering.json_file(spec, {"Vars": {"x": value}})) == {"x": value}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_b29_an_env_file_holds_a_value_on_its_line_or_refuses_it(value: str) -> None:
+def test_an_env_file_holds_a_value_on_its_line_or_refuses_it(value: str) -> None:
     spec = EnvFile(kind="env", template={"X": "{{ .Vars.x }}", "Y": "after"})
     try:
         text = rendering.env_file(spec, {"Vars": {"x": value}}).decode()
@@ -98,7 +98,7 @@ def test_encodings() -> None:
     assert packed == made("boot {{ .Instance.ID }}", encoding="gzip")  # a request can be repeated byte by byte
 
 
-def test_b28_userdata_has_an_upper_limit() -> None:
+def test_userdata_has_an_upper_limit() -> None:
     with pytest.raises(RenderError):
         made("x" * (rendering.MAX_USERDATA + 1))
 

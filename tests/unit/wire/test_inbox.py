@@ -65,7 +65,7 @@ async def test_a_reader_that_waits_gives_credit_so_that_large_messages_arrive() 
         (b"\x01\0\0\0\x01", Status.UNIMPLEMENTED),
     ],
 )
-def test_b23_the_prefix_alone_is_judged(prefix: bytes, status: Status) -> None:
+def test_the_prefix_alone_is_judged(prefix: bytes, status: Status) -> None:
     inbox = Inbox(lambda size: None)
     inbox.add(prefix, 5)
     with pytest.raises(GRPCError) as caught:

@@ -155,7 +155,7 @@ async def test_strikes_are_forgotten_after_a_while() -> None:
     await lost(server)
 
 
-async def test_b23_a_closed_stream_is_remembered_only_so_long() -> None:
+async def test_a_closed_stream_is_remembered_only_so_long() -> None:
     server, _, _ = made()
     assert server.connection._connection._closed_streams._size_limit == 1_000  # type: ignore[attr-defined]
     await lost(server)
@@ -199,7 +199,7 @@ def opened(client: h2.connection.H2Connection) -> None:
 
 @given(st.lists(frames, max_size=12), st.booleans(), st.integers(1, 64))
 @settings(max_examples=300, deadline=None)
-def test_b23_b25_no_frames_do_more_than_end_the_connection(parts: list[bytes], begun: bool, cut: int) -> None:
+def test_no_frames_do_more_than_end_the_connection(parts: list[bytes], begun: bool, cut: int) -> None:
     """Whatever arrives: no exception leaves `data_received`, and no call outlives the connection."""
 
     async def run() -> None:
@@ -219,7 +219,7 @@ def test_b23_b25_no_frames_do_more_than_end_the_connection(parts: list[bytes], b
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
-def test_b25_no_bytes_do_more_than_end_the_connection(data: bytes) -> None:
+def test_no_bytes_do_more_than_end_the_connection(data: bytes) -> None:
     async def run() -> None:
         server, _, _ = made()
         server.data_received(data)
