@@ -79,7 +79,7 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
         (["--storage-bucket", "/nowhere/bucket"], {}, "there is no directory '/nowhere/bucket'"),
     ],
 )
-def test_no_nonce_without_the_right_storage_and_key(
+def test_f72_no_nonce_without_the_right_storage_and_key(
     bucket: Bucket, words: list[str], environment: dict[str, str], told: str
 ) -> None:
     before = contents(bucket)
@@ -268,7 +268,7 @@ def test_an_operator_of_another_tenant_is_found_and_revoked(bucket: Bucket, tmp_
 # --- CA and keys -----------------------------------------------------------------------------------------------------
 
 
-def test_rotation_keeps_subject_and_life_and_signs_later(tmp_path: pathlib.Path) -> None:
+def test_f69_rotation_keeps_subject_and_life_and_signs_later(tmp_path: pathlib.Path) -> None:
     from nstance.pki import fields
 
     bucket = Bucket(tmp_path / "bucket")
@@ -298,7 +298,7 @@ def test_rotation_keeps_subject_and_life_and_signs_later(tmp_path: pathlib.Path)
     bucket.refused("ca", "rotate", "--life", "1h", code=2)
 
 
-def test_the_nonce_key_is_rotated_while_vms_boot(bucket: Bucket) -> None:
+def test_f70_the_nonce_key_is_rotated_while_vms_boot(bucket: Bucket) -> None:
     """Nonces of the old key are accepted, the new one signs when servers know it, and there are never three."""
     (shown,) = json.loads(bucket.ok("nonce-key", "show", "-o", "json").stdout)
     assert shown["use"] == "signs"
@@ -314,7 +314,7 @@ def test_the_nonce_key_is_rotated_while_vms_boot(bucket: Bucket) -> None:
     assert "set the right encryption key" in bucket.refused("nonce-key", "rotate", NSTANCE_ENCRYPTION_KEY=OTHER_KEY)
 
 
-def test_rekey_lets_the_old_key_go(bucket: Bucket) -> None:
+def test_f71_rekey_lets_the_old_key_go(bucket: Bucket) -> None:
     bucket.ok("secret", "put", "token", input=b"value")
     new = {"NSTANCE_ENCRYPTION_KEY": OTHER_KEY, "OLD": KEY}
     assert "this program has" in bucket.refused("rekey", **new)

@@ -1,4 +1,4 @@
-"""Whoever wishes is away for hours. What was wished last stays, and nobody scales anything to zero."""
+"""F64: whoever wishes is away for hours. What was wished last stays, and nobody scales anything to zero."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from support.eventually import eventually
 LONG = 1200.0  # twice as long as an operator counts as present; whatever depends on it has happened by then
 
 
-def test_a_long_time_without_an_operator_changes_nothing() -> None:
+def test_f64_a_long_time_without_an_operator_changes_nothing() -> None:
     """In virtual time, with a change of leaders in between."""
     desired_groups = DesiredGroups(groups={"web": DesiredGroup(size=3, drain=60.0)})
     with world(1, Setup(servers=2, operator=False, snapshots=False, desired_groups=desired_groups)) as w:
@@ -31,7 +31,7 @@ def test_a_long_time_without_an_operator_changes_nothing() -> None:
         assert not w.violations, w.violations[0]
 
 
-async def test_groups_of_the_api_stay_when_their_operator_is_gone(tmp_path: Path) -> None:
+async def test_f64_groups_of_the_api_stay_when_their_operator_is_gone(tmp_path: Path) -> None:
     """Its connection is lost, the server stops and another one begins: the group is as it was wished last."""
     async with World(tmp_path) as w:
         first = await w.start("a")

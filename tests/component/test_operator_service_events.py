@@ -34,7 +34,7 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
 
 
 async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) -> None:
-    """Who changed which group, what concerned the whole shard, and an acknowledgement that nobody waited for."""
+    """Who changed which group, what concerned the whole shard, and an acknowledgement that nobody waited for (F67)."""
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
@@ -77,7 +77,7 @@ async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
 
 
 async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp_path: Path) -> None:
-    """Without storage, notes wait; they do not pile up."""
+    """F1: without storage, notes wait; they do not pile up."""
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()

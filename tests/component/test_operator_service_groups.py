@@ -120,6 +120,7 @@ WRONG = [
 
 
 async def test_wrong_values_are_refused_with_their_field_and_change_nothing(tmp_path: Path) -> None:
+    """B19."""
     async with World(tmp_path, agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -317,7 +318,7 @@ async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Pat
 
 
 async def test_a_file_of_groups_that_vanishes_deletes_nobody(tmp_path: Path) -> None:
-    """A slip of the hand or a lifecycle rule took it. A loss is no wish, and neither is a file without the group: it
+    """F35: a slip of the hand or a lifecycle rule took it. A loss is no wish, and neither is a file without the group: it
     is held until somebody deletes it by name."""
     async with World(tmp_path) as world:
         first = await world.start("a")

@@ -135,7 +135,7 @@ async def test_replacement_comes_first_and_the_old_one_waits_for_its_acknowledge
         events = (await operator.call("ListEvents", instance_id=old)).events
         told = [event.reason for event in events]
         assert {"requested", "drain-started", "drained"} <= set(told)
-        assert any("not draining" in event.message for event in events)  # audited
+        assert any("not draining" in event.message for event in events)  # F67: audited
 
 
 async def test_a_drain_stands_still_while_its_group_is_paused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_drain_stands_still_while_its_group_is_paused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["configured", "taken out of the file while no server runs"])
-async def test_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen: bool) -> None:
+async def test_f66_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen: bool) -> None:
     """Also where its configuration is gone already: it is held until somebody deletes it by name."""
     async with World(tmp_path) as world:
         server = await world.start()
@@ -184,6 +184,7 @@ async def test_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen:
 
 
 async def test_a_drain_goes_on_under_a_new_leader_with_the_same_deadline(tmp_path: Path) -> None:
+    """F66."""
     async with World(tmp_path, config(groups=GROUPS)) as world:
         first = await world.start("a")
         operator = await world.drainer("acme")

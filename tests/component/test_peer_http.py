@@ -131,7 +131,7 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
 
 
 @on_both_loops
-async def test_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
+async def test_b24_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     world = World()
     side = Side(world, world.server())
     side.server._listener._request_seconds = 1.0
@@ -150,7 +150,7 @@ async def test_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     await side.server.close()
 
 
-async def test_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_b24_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "HANDSHAKE_SECONDS", 0.2)
     async with listening(World()) as side:
         reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port)
@@ -413,7 +413,7 @@ async def test_the_leader_shows_its_lease_to_anybody_and_the_others_do_not() -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/health/leadership", "/peer/x"])
-async def test_the_election_port_serves_nothing_else(path: str) -> None:
+async def test_b33_the_election_port_serves_nothing_else(path: str) -> None:
     world = World()
     context = client_side(world, world.server(id="server-2"))
     async with listening(world) as side, aiohttp.ClientSession() as session:
@@ -424,7 +424,7 @@ async def test_the_election_port_serves_nothing_else(path: str) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2])
-async def test_older_tls_is_refused(version: ssl.TLSVersion) -> None:
+async def test_b25_older_tls_is_refused(version: ssl.TLSVersion) -> None:
     world = World()
     context = world.client_context()
     context.minimum_version = context.maximum_version = version
@@ -433,7 +433,7 @@ async def test_older_tls_is_refused(version: ssl.TLSVersion) -> None:
             await session.get(f"https://{side.address}{peer_http.LEADERSHIP}", ssl=context)
 
 
-async def test_the_leadership_is_told_although_many_connect_and_say_nothing(
+async def test_b24_the_leadership_is_told_although_many_connect_and_say_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Links stay: only what waits makes room."""

@@ -1,4 +1,4 @@
-"""Registration at a whole server: what is refused, what the log says of it, and what the caller learns."""
+"""Registration at a whole server: what is refused, what the log says of it, and what the caller learns (B8, B9, B11, B34)."""
 
 import dataclasses
 import logging
@@ -100,14 +100,16 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         pytest.param({"issued": 1 << 39, "expires": (1 << 39) + 1}, f"valid from {1 << 39}", id="not yet valid"),
         pytest.param({"cluster": ClusterId("other")}, "for cluster other", id="another cluster"),
         pytest.param({"shard": ShardId("zone-b")}, "for shard zone-b", id="another shard"),
-        pytest.param({"instance": InstanceId("web-01m7fkx6f4ep28abba93yprapj")}, "there is no instance", id="unknown"),
-        pytest.param({"tenant": TenantId("globex")}, "there is no instance", id="another tenant"),
-        pytest.param({"group": GroupName("db")}, "there is no instance", id="another group"),
-        pytest.param({"on_demand": True}, "there is no instance", id="on-demand"),
-        pytest.param({"jti": "0" * 32}, "there is no instance", id="another nonce"),
+        pytest.param(
+            {"instance": InstanceId("web-01m7fkx6f4ep28abba93yprapj")}, "there is no instance", id="B9 unknown"
+        ),
+        pytest.param({"tenant": TenantId("globex")}, "there is no instance", id="B9 another tenant"),
+        pytest.param({"group": GroupName("db")}, "there is no instance", id="B9 another group"),
+        pytest.param({"on_demand": True}, "there is no instance", id="B9 on-demand"),
+        pytest.param({"jti": "0" * 32}, "there is no instance", id="B9 another nonce"),
     ],
 )
-async def test_the_log_says_why_and_the_caller_does_not_learn_it(
+async def test_b8_b9_the_log_says_why_and_the_caller_does_not_learn_it(
     desk: Desk, caplog: pytest.LogCaptureFixture, changed: dict[str, object], reason: str
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -118,7 +120,9 @@ async def test_the_log_says_why_and_the_caller_does_not_learn_it(
     assert not desk.lead.shard.instances[desk.one.id].public_key
 
 
-async def test_a_bad_signature_and_a_foreign_kind_are_told_alike(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_b34_a_bad_signature_and_a_foreign_kind_are_told_alike(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     token = desk.token(desk.one)
     head, body, _ = token.split(".")
     forged = f"{head}.{body}.{desk.token(desk.other).split('.')[2]}"
@@ -131,7 +135,7 @@ async def test_a_bad_signature_and_a_foreign_kind_are_told_alike(desk: Desk, cap
         assert any(reason in str(record.__dict__.get("reason")) for record in caplog.records)
 
 
-async def test_a_key_that_another_instance_has_is_refused(desk: Desk) -> None:
+async def test_b11_a_key_that_another_instance_has_is_refused(desk: Desk) -> None:
     key = keys.generate(desk.world.rng)
     await desk.registrar.register_agent(desk.request(desk.token(desk.one), key), "127.0.0.1")
     error = await desk.refused(desk.request(desk.token(desk.other), key))

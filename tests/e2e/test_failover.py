@@ -41,7 +41,7 @@ def same_instances(world: ShardWorld, before: dict[str, object]) -> bool:
 
 
 def test_a_killed_agent_is_replaced(world: ShardWorld) -> None:
-    """A VM deleted by hand, in its local form: the VM is gone, the group heals."""
+    """F13 in its local form: the VM is gone, the group heals."""
     world.start("a")
     before = wait_for("the group is whole", world.running(3))
     victim = sorted(before)[0]
@@ -59,7 +59,7 @@ def test_a_killed_agent_is_replaced(world: ShardWorld) -> None:
 
 
 def test_leader_killed(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
-    """The standby leads, the agents come back, nothing is replaced."""
+    """F14: the standby leads, the agents come back, nothing is replaced."""
     leader, standby = pair
     before = world.records()
     leader.kill()
@@ -73,7 +73,7 @@ def test_leader_killed(world: ShardWorld, pair: tuple[ServerProcess, ServerProce
 
 
 def test_leader_paused_and_resumed(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
-    """A paused leader that wakes does nothing and stands by."""
+    """F15: a paused leader that wakes does nothing and stands by."""
     leader, standby = pair
     before = world.records()
     leader.pause()
@@ -114,7 +114,7 @@ def test_delete_everything_but_the_bucket(world: ShardWorld) -> None:
 
 
 def test_both_servers_killed_and_started_again(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
-    """Agents outlive all servers; whoever starts first finds them again."""
+    """F27: agents outlive all servers; whoever starts first finds them again."""
     before = world.records()
     for server in pair:
         server.kill()
@@ -125,7 +125,7 @@ def test_both_servers_killed_and_started_again(world: ShardWorld, pair: tuple[Se
 
 
 def test_a_full_disk_costs_the_leadership_and_not_the_process(world: ShardWorld) -> None:
-    """The bucket's disk takes nothing more; afterwards it takes something again."""
+    """F28, F41: the bucket's disk takes nothing more; afterwards it takes something again."""
     leader = world.start("a")
     before = wait_for("the group is whole", world.running(3))
     _, hard = resource.prlimit(leader.process.pid, resource.RLIMIT_FSIZE)

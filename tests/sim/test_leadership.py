@@ -19,13 +19,13 @@ def test_two_servers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_three_servers_with_drifting_clocks(seed: int) -> None:
-    """Promises and leases hold while clocks differ by four percent."""
+    """F19, F21: promises and leases hold while clocks differ by four percent."""
     assert_sound(run(1000 + seed, Setup(servers=3, drift=0.02)), seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_stale_reads(seed: int) -> None:
-    """A store that answers with the past costs retries only."""
+    """F33: a store that answers with the past costs retries only."""
     assert_sound(run(2000 + seed, Setup(stale=0.1)), seed)
 
 

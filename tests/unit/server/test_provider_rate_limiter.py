@@ -1,4 +1,4 @@
-"""A provider that refuses for haste is used to the full, in order, without a standstill."""
+"""F45: a provider that refuses for haste is used to the full, in order, without a standstill."""
 
 import asyncio
 import itertools
@@ -67,7 +67,7 @@ async def at_once(most: int, work: list[Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("hint", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("rate", [5.0, 20.0, 100.0])
-def test_a_wave_is_taken_within_twice_the_ideal_time(rate: float, hint: float) -> None:
+def test_f45_a_wave_is_taken_within_twice_the_ideal_time(rate: float, hint: float) -> None:
     @virtually
     async def story(clock: Machine) -> None:
         cloud, lane = Cloud(clock, rate=rate, hint=hint), make(clock)

@@ -1,4 +1,4 @@
-"""Nonces and certificates while a clock is wrong."""
+"""Nonces and certificates while a clock is wrong (F20)."""
 
 import pytest
 
@@ -61,6 +61,7 @@ def test_a_clock_put_right_after_the_start_expires_no_nonce(off: float) -> None:
 
 @pytest.mark.parametrize("later", [LIFE + nonce.LEEWAY_SECONDS, -nonce.LEEWAY_SECONDS - 1.0])
 def test_out_of_date_by_both_clocks(later: float) -> None:
+    """B6."""
     with pytest.raises(nonce.InvalidNonceError):
         issuer(later=later).verify(token(issuer()))
 

@@ -1,4 +1,4 @@
-"""What a URL in a configuration may not make a server read. Nothing here reaches a network."""
+"""B30: what a URL in a configuration may not make a server read. Nothing here reaches a network."""
 
 import asyncio
 import json
@@ -46,14 +46,14 @@ PRIVATE = "not public"
         ("https://user:secret@example.com/", "a user or a password"),
     ],
 )
-async def test_refused(url: str, why: str) -> None:
+async def test_b30_refused(url: str, why: str) -> None:
     with pytest.raises(FetchError, match=why) as refused:
         await fetch(url)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]"])
-async def test_no_configuration_opens_link_local_addresses(host: str) -> None:
+async def test_b30_no_configuration_opens_link_local_addresses(host: str) -> None:
     with pytest.raises(FetchError, match=NEVER):
         await fetch(f"http://{host}/", private=[host.strip("[]")])
 
@@ -73,7 +73,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: Sequence[str]) -> list
 
 
 @pytest.mark.parametrize("addresses", [["10.0.0.1"], ["93.184.215.14", "10.0.0.1"], ["169.254.169.254"]])
-async def test_a_name_is_judged_by_all_that_it_resolves_to(
+async def test_b30_a_name_is_judged_by_all_that_it_resolves_to(
     monkeypatch: pytest.MonkeyPatch, addresses: list[str]
 ) -> None:
     asked = resolve_to(monkeypatch, addresses)
