@@ -50,7 +50,7 @@ async def test_with_a_certificate_on_disk_it_does_not_register_again(server: Age
 async def test_an_expired_certificate_is_tried_without_a_nonce_and_replaced_with_one(
     server: AgentServer, agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whose clock is right is for the server to say (F22); a nonce settles it."""
+    """Whose clock is right is for the server to say; a nonce settles it."""
     server.agent_life, server.registered_age = 3 * 86400.0, 10 * 86400.0
     agent.start()
     await eventually(lambda: "no connection" in caplog.text)

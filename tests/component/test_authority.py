@@ -204,7 +204,7 @@ async def test_an_unavailable_store_is_no_absence() -> None:
     assert store.contents() == {}
 
 
-async def test_i11_neither_keys_nor_secrets_lie_open_or_show() -> None:
+async def test_neither_keys_nor_secrets_lie_open_or_show() -> None:
     store = new_store()
     opened = await open_it(store)
     raw = opened.nonce_keys[0].key.private_bytes_raw()

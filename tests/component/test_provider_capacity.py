@@ -1,4 +1,4 @@
-"""F51 with a whole shard in virtual time: a cloud without capacity, or with a quota, is asked with patience."""
+"""Lack of capacity with a whole shard in virtual time: a cloud without capacity, or with a quota, is asked with patience."""
 
 from nstance.model.ids import InstanceId
 from nstance.model.instance import State

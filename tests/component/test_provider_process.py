@@ -126,7 +126,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01, 0.02, 0.04, None])
 async def test_a_server_killed_while_it_creates(world: LocalWorld, delay: float | None) -> None:
-    """F3, F4, F5 with a real kill -9 at different moments: the repeat finds or finishes it, and there is one agent."""
+    """A real kill -9 at different moments: the repeat finds or finishes it, and there is one agent."""
     asked = request(created=1.0)
     arguments = [sys.executable, "-c", SERVER, str(world.root), asked.id, json.dumps(worlds.WAITS)]
     server = run(arguments, stdout=subprocess.PIPE)
@@ -148,7 +148,7 @@ async def test_a_server_killed_while_it_creates(world: LocalWorld, delay: float 
 
 
 async def test_a_crash_between_the_home_and_the_start(world: LocalWorld) -> None:
-    """F5: shown as pending; the repeat starts it."""
+    """Shown as pending; the repeat starts it."""
     asked, door = request(), world.door(HERE)
     vm = await door.create(asked)
     world.end_by_hand(vm.id)
@@ -182,7 +182,7 @@ PARENT = (
 
 @pytest.mark.parametrize("code", [STUBBORN, PARENT], ids=["ignores SIGTERM", "leaves a child"])
 async def test_delete_ends_everything(code: str) -> None:
-    """F55: deleted means positively dead."""
+    """Deleted means positively dead."""
     async with worlds.process_world(python(code)) as world:
         door = world.door(HERE)
         vm = await door.create(request())
@@ -222,7 +222,7 @@ async def test_a_reused_process_number_is_not_the_agent(world: LocalWorld) -> No
 
 
 async def test_an_unreadable_process_record_is_unknown(world: LocalWorld) -> None:
-    """F42: not stopped, not gone; and nothing is deleted in doubt."""
+    """Not stopped, not gone; and nothing is deleted in doubt."""
     asked, door = request(), world.door(HERE)
     vm = await door.create(asked)
     path = world.root / vm.id / "process.json"
@@ -239,7 +239,7 @@ async def test_an_unreadable_process_record_is_unknown(world: LocalWorld) -> Non
 
 
 async def test_foreign_things_stay(world: LocalWorld) -> None:
-    """F53: whatever else lies in the directory is not ours."""
+    """Whatever else lies in the directory is not ours."""
     door = world.door(HERE)
     vm = await door.create(request())
     strange = worlds.fresh_id()
@@ -290,7 +290,6 @@ async def test_links_are_not_followed(world: LocalWorld, tmp_path: Path) -> None
     "id", ["..", "../../etc", "", ".ids", "knc-01", "KNC-01jw51srryegh9snf9cmeh3k4q", "a/b", "x\0"]
 )
 async def test_bad_ids_reach_no_file(world: LocalWorld, id: str) -> None:
-    """B20."""
     door, bad = world.door(HERE), InstanceId(id)
     for call in (
         door.get(bad, None),
@@ -323,7 +322,7 @@ async def test_a_program_that_fails_at_once_is_a_stopped_vm() -> None:
 
 
 async def test_a_full_disk_leaves_nothing(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F41: no space for the home: nothing was made, and it can be tried again."""
+    """No space for the home: nothing was made, and it can be tried again."""
     door, asked = world.door(HERE), request()
 
     def full(descriptor: int) -> None:
@@ -339,7 +338,7 @@ async def test_a_full_disk_leaves_nothing(world: LocalWorld, monkeypatch: pytest
 
 
 async def test_a_half_finished_delete_is_finished(world: LocalWorld) -> None:
-    """F9: marked as deleted, then the server died. It is shown as deleting, and never started again."""
+    """Marked as deleted, then the server died. It is shown as deleting, and never started again."""
     asked, door = request(), world.door(HERE)
     vm = await door.create(asked)
     here = instance_dirs.InstanceDirs(world.root)
@@ -397,7 +396,7 @@ async def test_the_default_command_is_the_real_agent() -> None:
 
 
 async def test_a_vanished_directory_is_an_error_until_it_is_made_anew(world: LocalWorld) -> None:
-    """F41: nothing is read as gone; the next create makes the directory again."""
+    """Nothing is read as gone; the next create makes the directory again."""
     door = world.door(HERE)
     vm = await door.create(request())
     with world.broken_listing():

@@ -54,7 +54,6 @@ async def test_a_window_per_instance(world: LocalWorld) -> None:
 
 
 async def test_a_window_closed_by_hand_is_a_vm_that_runs_no_more(world: LocalWorld) -> None:
-    """F13."""
     door = world.door(HERE)
     vm, other = await door.create(request()), await door.create(request())
     call(world, "kill-window", "-t", f"test:nstance-agent-{vm.id}")

@@ -1,4 +1,4 @@
-"""Peers without manners: B23 floods, B24 slowness, B25 other languages. An honest neighbour is served all the while."""
+"""Peers without manners: floods, slowness, other protocols. An honest neighbour is served all the while."""
 
 import asyncio
 import contextlib

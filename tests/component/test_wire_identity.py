@@ -1,4 +1,4 @@
-"""Who may talk to whom. B13, B14."""
+"""Who may talk to whom."""
 
 import ssl
 from typing import Any

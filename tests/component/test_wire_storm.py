@@ -1,4 +1,4 @@
-"""F58: everybody comes back at once."""
+"""Everybody comes back at once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the S3 client concludes from each thing that can go wrong on the way: F28, F30, F31, F32, F36."""
+"""What the S3 client concludes from each thing that can go wrong on the way."""
 
 import asyncio
 import contextlib
@@ -97,7 +97,7 @@ WRITES = (CREATE, REPLACE)
 
 TABLE: list[tuple[Answer, tuple[Verb, ...], type[errors.StorageError]]] = [
     (Answer(412, "PreconditionFailed"), WRITES, errors.ConflictError),
-    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.UnavailableError),  # F32: try again
+    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.UnavailableError),  # try again
     (Answer(404, "NoSuchKey"), (GET, REPLACE), errors.NotFoundError),
     (Answer(404, "NoSuchBucket"), (GET, CREATE, REPLACE, DELETE), errors.PermissionDeniedError),
     (Answer(404), (GET, CREATE, REPLACE, DELETE), errors.UnavailableError),  # somebody on the way, not the store

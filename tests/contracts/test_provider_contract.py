@@ -73,7 +73,7 @@ async def test_a_vm_shows_its_tags(world: World) -> None:
 
 
 async def test_create_is_idempotent(world: World) -> None:
-    """F3, F5: a new leader repeats the call."""
+    """A new leader repeats the call."""
     asked = request()
     first = await world.door(HERE).create(asked)
     second = await world.door(HERE).create(asked)
@@ -82,7 +82,6 @@ async def test_create_is_idempotent(world: World) -> None:
 
 
 async def test_concurrent_creates_through_two_doors_make_one(world: World) -> None:
-    """F4."""
     asked, doors = request(), [world.door(HERE), world.door(HERE)]
     made = await asyncio.gather(*(doors[n % 2].create(asked) for n in range(6)))
     assert len({vm.provider_id for vm in made}) == 1
@@ -90,7 +89,7 @@ async def test_concurrent_creates_through_two_doors_make_one(world: World) -> No
 
 
 async def test_a_cancelled_create_is_repeated_safely(world: World) -> None:
-    """F46: nobody knows how far it came."""
+    """Nobody knows how far it came."""
     asked, door = request(), world.door(HERE)
     lost = asyncio.create_task(door.create(asked))
     await asyncio.sleep(0)
@@ -122,7 +121,6 @@ async def test_delete_ends_in_gone(world: World) -> None:
 
 
 async def test_delete_twice_is_success(world: World) -> None:
-    """F10."""
     door = world.door(HERE)
     vm = await door.create(request())
     await deleted(world, door, vm.id, vm.provider_id)
@@ -153,7 +151,7 @@ async def test_a_deleted_id_is_never_made_again(world: World) -> None:
 
 
 async def test_delete_of_an_unknown_id_is_success(world: World) -> None:
-    """F9. A provider that says that it is positively gone must not create it afterwards."""
+    """A provider that says that it is positively gone must not create it afterwards."""
     asked, door = request(), world.door(HERE)
     answer = await door.delete(asked.id, None)
     assert answer in (Status.DELETED, Status.DELETING)
@@ -169,7 +167,6 @@ async def test_get_of_an_unknown_id_is_gone(world: World) -> None:
 
 @pytest.mark.parametrize("other", [scope("two", "a"), scope("one", "b")], ids=["cluster", "shard"])
 async def test_scopes_do_not_see_or_touch_each_other(world: World, other: port.Scope) -> None:
-    """F54."""
     ours, theirs = world.door(HERE), world.door(other)
     vm = await ours.create(request())
     foreign = await theirs.create(request())
@@ -188,7 +185,7 @@ async def test_scopes_do_not_see_or_touch_each_other(world: World, other: port.S
 
 
 async def test_a_failing_listing_is_an_error(world: World) -> None:
-    """F50: an error is never an empty list."""
+    """An error is never an empty list."""
     door = world.door(HERE)
     vm = await door.create(request())
     with world.broken_listing(), pytest.raises(errors.UnavailableError):
@@ -197,7 +194,7 @@ async def test_a_failing_listing_is_an_error(world: World) -> None:
 
 
 async def test_a_damaged_vm_is_neither_gone_nor_an_orphan(world: World) -> None:
-    """F53, F42: without its tags nobody may collect it; and it is not read as absent."""
+    """Without its tags nobody may collect it; and it is not read as absent."""
     door = world.door(HERE)
     vm, whole = await door.create(request()), await door.create(request())
     await shown(world, door, vm.id, Status.RUNNING)

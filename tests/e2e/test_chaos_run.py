@@ -43,7 +43,6 @@ def of_this_run(folder: Path) -> list[str]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_three_faults_and_a_whole_shard(tmp_path: Path) -> None:
-    """F14, F28, F30, B1, B2."""
     run = chaos(
         tmp_path,
         "--agents=6",

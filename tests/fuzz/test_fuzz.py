@@ -1,4 +1,4 @@
-"""Bad input of every kind (B1-B8, B11, B13, B19-B22, B26-B29): the corpus, and changes of it. The same every time; `make
+"""Bad input of every kind: the corpus, and changes of it. The same every time; `make
 fuzz` looks further."""
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""F20: the clock by which ages are counted does not jump, and approaches the wall clock slowly."""
+"""The clock by which ages are counted does not jump, and approaches the wall clock slowly."""
 
 import pytest
 

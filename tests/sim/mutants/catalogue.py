@@ -165,7 +165,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.core.election",
         "STRETCH = 1.05",
         "STRETCH = 1.0",
-        "a fast clock takes a lease that a slow one still counts on (F21)",
+        "a fast clock takes a lease that a slow one still counts on",
         tests=ELECTION,
     ),
     Mutant(
@@ -714,7 +714,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "if same_boot and sequence <= presence.sequence:",
         "if False:",
-        "an old report overwrites a newer one (F62)",
+        "an old report overwrites a newer one",
         tests=AGENT_SERVICE,
     ),
     Mutant(
@@ -759,7 +759,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "        if not self._agents.allowance(id).messages.take(self._clock.monotonic()):\n",
         "        if False:\n",
-        "one agent floods the server (B17)",
+        "one agent floods the server",
         tests=FLOOD,
     ),
     Mutant(
@@ -767,7 +767,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "        if not self._may_write(id):\n",
         "        if False:\n",
-        "one agent writes storage without limit (B17)",
+        "one agent writes storage without limit",
         tests=AGENT_SERVICE,
     ),
     Mutant(
@@ -775,7 +775,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "if new.public_key != instance.public_key or not self._is_fresh(instance):",
         "if True:",
-        "each renewal is a journal entry (B17)",
+        "each renewal is a journal entry",
         tests=AGENT_SERVICE,
     ),
     Mutant(
@@ -791,7 +791,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "        if owner is not None and owner != instance.id:\n",
         "        if False:\n",
-        "two instances have one key (B11)",
+        "two instances have one key",
         tests=AGENT_SERVICE,
     ),
     Mutant(
@@ -807,7 +807,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.registrar",
         "        if owner is not None and owner != instance.id:\n",
         "        if False:\n",
-        "two instances have one key (B11)",
+        "two instances have one key",
         tests=REGISTRAR,
     ),
     Mutant(
@@ -831,7 +831,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.registrar",
         "if instance is None or not _matches(claims, instance):",
         "if instance is None:",
-        "a nonce of another tenant, group or time registers (B9)",
+        "a nonce of another tenant, group or time registers",
         tests=REGISTRAR,
     ),
     Mutant(
@@ -839,7 +839,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.clock",
         "        return self._steady.read(self.wall(), self.monotonic())\n",
         "        return self.wall()\n",
-        "a clock that is set expires a fleet (F20)",
+        "a clock that is set expires a fleet",
         tests=CLOCK,
     ),
     Mutant(
@@ -847,7 +847,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.election.shard_time",
         "            self._anchor(self._estimate(self._reference))\n",
         "            pass\n",
-        "a standby with a wrong clock expires a fleet (F20)",
+        "a standby with a wrong clock expires a fleet",
         tests=SHARD_TIME,
     ),
     Mutant(
@@ -888,7 +888,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.election.term",
         "                if not self._clock_jumped():\n",
         "                if True:\n",
-        "a suspended machine wakes up and acts as if no time had passed (F15)",
+        "a suspended machine wakes up and acts as if no time had passed",
         tests=TERM,
     ),
     Mutant(
@@ -896,7 +896,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.election.term",
         "                if not await self._reread():\n",
         "                if False:\n",
-        "a suspended machine takes for granted that the lease is still its own (F15)",
+        "a suspended machine takes for granted that the lease is still its own",
         tests=TERM,
     ),
     Mutant(
@@ -922,7 +922,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.core.election",
         "    if flaps < timings.flap_count:\n",
         "    if True:\n",
-        "leadership flaps for as long as storage does (F25)",
+        "leadership flaps for as long as storage does",
         tests=LEADERSHIP_FAULTS,
     ),
     Mutant(
@@ -930,7 +930,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.core.creating",
         'draft.put(replace(instance, subnet=following, request_hash=""))',
         "draft.put(replace(instance, subnet=following))",
-        "an instance that finds no capacity is given up instead of made elsewhere (F51)",
+        "an instance that finds no capacity is given up instead of made elsewhere",
         tests=CREATING,
     ),
     Mutant(
@@ -993,7 +993,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if not draft.is_due(drain.deadline):\n",
         "    until = max(drain.started, draft.view.listening_since) + drain.deadline - drain.started\n"
         "    if not draft.is_due(until):\n",
-        "each fail-over makes drains longer (F66)",
+        "each fail-over makes drains longer",
         tests=DRAINING,
     ),
     Mutant(
@@ -1001,7 +1001,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.core.requests",
         "        draft.reject(position, Rejection.NOT_DRAINING)\n",
         '        leaving.delete_instance(draft, instance, Cause.REQUESTED, "drained")\n',
-        "who says that an instance is drained deletes it, whatever it does (F67)",
+        "who says that an instance is drained deletes it, whatever it does",
         tests=DRAINING,
     ),
     Mutant(
@@ -1028,7 +1028,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.core.inventory",
         "lost > max(MISSING_AT_LEAST, MISSING_SHARE * sum(r.seen for r in expected))",
         "False",
-        "a listing that lacks most VMs is believed (F50)",
+        "a listing that lacks most VMs is believed",
         tests=COLLECTING_TESTS,
     ),
     Mutant(
@@ -1052,7 +1052,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.core.observe",
         "    if agent.notice is not None and _NOTICE_WEIGHT[event.kind] <= _NOTICE_WEIGHT[agent.notice]:\n",
         "    if False:\n",
-        "a later notice moves the end that an earlier one has announced (F56)",
+        "a later notice moves the end that an earlier one has announced",
         tests=HEALTH,
     ),
     *ROLLOUTS,

@@ -207,7 +207,7 @@ def test_a_vm_that_was_never_seen_is_looked_up_and_does_not_discredit_the_listin
         pytest.param(2, 2, False, False, id="two are never many"),
         pytest.param(3, 9, False, False, id="a third is not more than a third"),
         pytest.param(3, 8, False, True, id="three of eight"),
-        pytest.param(60, 100, False, True, id="F59"),
+        pytest.param(60, 100, False, True, id="most agents silent"),
         pytest.param(3, 9, True, True, id="it lasts while agents return"),
         pytest.param(2, 11, True, True, id="... down to a sixth"),
         pytest.param(2, 12, True, False, id="and ends"),

@@ -45,5 +45,25 @@ def test_make_targets_exist(path: Path) -> None:
     assert used - targets == set()
 
 
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_that_are_named_exist(path: Path) -> None:
+    """Paths are relative to the repository or to src/nstance; the changelog speaks of the past."""
+    named = re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_]+\.py)`", path.read_text()) if path.name != "CHANGELOG.md" else []
+    assert [each for each in named if not any((root / each).exists() for root in (ROOT, ROOT / "src/nstance"))] == []
+
+
+def test_the_architecture_page_lists_every_package() -> None:
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    packages = {each.stem for each in (ROOT / "src/nstance").iterdir() if each.is_dir() or each.suffix == ".py"}
+    assert sorted(table) == sorted(packages - {"__init__", "__pycache__"})
+
+
+def test_the_drawing_shows_the_rooms_that_are_checked() -> None:
+    [contract] = [each for each in PROJECT["tool"]["importlinter"]["contracts"] if each.get("containers")]
+    rooms = [sorted(layer.replace("|", " ").split()) for layer in contract["layers"]]
+    drawing = (ROOT / "docs/architecture.md").read_text().split("```text\n")[2].split("```")[0]
+    assert [sorted(re.split(r"\s{3,}", line)[0].split()) for line in drawing.strip().split("\n")] == rooms
+
+
 def test_the_two_headline_commands() -> None:
     assert docs_pages.commands("README.md") == ["make dev", "make test"]

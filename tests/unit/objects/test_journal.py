@@ -82,10 +82,10 @@ async def test_what_was_committed_is_read_back() -> None:
 @pytest.mark.parametrize(
     "fate",
     [
-        pytest.param(Fate(error=UnavailableError("503")), id="F28: refused before it was applied"),
-        pytest.param(Fate(lost=True), id="F2 F30: applied, but the answer is lost"),
-        pytest.param(Fate(error=UnknownOutcomeError("reset")), id="F2: not applied, and nobody says so"),
-        pytest.param(Fate(late=0.05), id="F31: applied late"),
+        pytest.param(Fate(error=UnavailableError("503")), id="refused before it was applied"),
+        pytest.param(Fate(lost=True), id="applied, but the answer is lost"),
+        pytest.param(Fate(error=UnknownOutcomeError("reset")), id="not applied, and nobody says so"),
+        pytest.param(Fate(late=0.05), id="applied late"),
     ],
 )
 async def test_a_write_of_unknown_outcome_is_settled_once(fate: Fate) -> None:
@@ -102,7 +102,7 @@ async def test_a_write_of_unknown_outcome_is_settled_once(fate: Fate) -> None:
 
 
 async def test_an_older_leader_is_fenced_off() -> None:
-    """F15: its next append finds the slot taken by a higher epoch."""
+    """Its next append finds the slot taken by a higher epoch."""
     store = MemoryStore(SystemClock())
     async with writing(store, epoch=1) as old:
         await old.commit(entry("a"))
@@ -136,7 +136,7 @@ async def test_a_leader_that_reads_a_higher_epoch_is_deposed() -> None:
 
 
 async def test_equal_epochs_cannot_both_write() -> None:
-    """F32: after a lost lease object two leaders could share an epoch; the slot decides."""
+    """After a lost lease object two leaders could share an epoch; the slot decides."""
     store = MemoryStore(SystemClock())
     async with writing(store, epoch=3) as one:
         other_book, _ = await open_journal(store).load()
@@ -171,7 +171,7 @@ async def filled(count: int) -> MemoryStore:
     ],
 )
 async def test_a_damaged_slot_stops_the_reader(damage: object, says: str) -> None:
-    """F34: never skipped, never read as empty."""
+    """Never skipped, never read as empty."""
     store = await filled(3)
     body = store.contents()[slot_key(2)]
     store.tamper(slot_key(2), damage(body))  # type: ignore[operator]
@@ -180,7 +180,7 @@ async def test_a_damaged_slot_stops_the_reader(damage: object, says: str) -> Non
 
 
 async def test_a_newer_version_stops_the_reader() -> None:
-    """F24: an older program refuses to lead over entries that it does not know."""
+    """An older program refuses to lead over entries that it does not know."""
     store = await filled(1)
     store.tamper(
         slot_key(3),
@@ -191,7 +191,7 @@ async def test_a_newer_version_stops_the_reader() -> None:
 
 
 async def test_a_hole_stops_the_reader() -> None:
-    """F35: a rule that eats journal objects must not look like a short journal."""
+    """A rule that eats journal objects must not look like a short journal."""
     store = await filled(5)
     store.tamper(slot_key(3), None)
     with pytest.raises(slots.DamagedError, match="slot 3 is missing"):
@@ -209,7 +209,7 @@ async def test_an_unavailable_store_is_not_an_empty_one() -> None:
 
 
 async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F40: however long a bucket was written to, a start reads the last snapshot and what came after it."""
+    """However long a bucket was written to, a start reads the last snapshot and what came after it."""
     monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
@@ -224,7 +224,7 @@ async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F34: the previous snapshot and the journal after it give the same state, and there is an alarm."""
+    """The previous snapshot and the journal after it give the same state, and there is an alarm."""
     monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:

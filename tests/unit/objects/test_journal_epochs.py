@@ -1,4 +1,4 @@
-"""Epochs in the journal never decrease: a reader that finds a lower one rejects the journal (I5)."""
+"""Epochs in the journal never decrease: a reader that finds a lower one rejects the journal."""
 
 import pytest
 

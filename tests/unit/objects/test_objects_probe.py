@@ -1,4 +1,4 @@
-"""F36: a store that ignores conditions is refused by name, and the probe tells that apart from one it cannot ask."""
+"""A store that ignores conditions is refused by name, and the probe tells that apart from one it cannot ask."""
 
 import pytest
 

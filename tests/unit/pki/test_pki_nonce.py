@@ -1,4 +1,4 @@
-"""Nonces: the tables of bad tokens (B1 to B8), and that no change to a good one goes unnoticed."""
+"""Nonces: the tables of bad tokens, and that no change to a good one goes unnoticed."""
 
 import base64
 import dataclasses

@@ -133,7 +133,7 @@ FIELDS = st.sampled_from(
 
 @given(st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_other_record_is_unreadable(body: bytes) -> None:
-    """F42: damaged data is never a crash and never an absence."""
+    """Damaged data is never a crash and never an absence."""
     with pytest.raises(instance_dirs.UnreadableError):
         instance_dirs._parse(body, InstanceId("knc-01jw51srryegh9snf9cmeh3k4q"))
 
@@ -152,6 +152,6 @@ def test_a_record_with_one_damaged_field_is_valid_or_unreadable(name: str, value
 
 @given(st.text(max_size=40))
 def test_only_instance_ids_become_paths(text: str) -> None:
-    """B20: a path outside the root cannot be named."""
+    """A path outside the root cannot be named."""
     with pytest.raises(errors.PermanentError):
         instance_dirs.InstanceDirs(Path("/nowhere")).directory(InstanceId(text))

@@ -83,7 +83,7 @@ async def test_a_create_that_fails(outcome: Outcome, error: type[Exception], mad
 
 
 async def test_a_vm_appears_late() -> None:
-    """F46: timed out, applied after 100 s; the repeat and the late one are one VM."""
+    """Timed out, applied after 100 s; the repeat and the late one are one VM."""
     world = World()
     world.script.then(Call.CREATE, Outcome(late=100.0, error=UNKNOWN))
     asked = request()
@@ -98,7 +98,7 @@ async def test_a_vm_appears_late() -> None:
 
 
 async def test_a_late_create_after_a_delete_shows_up() -> None:
-    """F11: a delete of what is not there yet is not positive; the VM turns up and can be deleted."""
+    """A delete of what is not there yet is not positive; the VM turns up and can be deleted."""
     world = World()
     world.script.then(Call.CREATE, Outcome(late=30.0, error=UNKNOWN))
     asked = request()
@@ -156,7 +156,7 @@ async def test_a_vm_deleted_while_it_boots_never_boots() -> None:
 
 
 async def test_a_deleted_vm_runs_on_for_a_while() -> None:
-    """F49, F55: DELETED only once it is positively dead; then shown as deleted, then gone."""
+    """DELETED only once it is positively dead; then shown as deleted, then gone."""
     world = World(Life(dying=30.0, linger=60.0))
     vm = await world.door.create(request())
     assert await world.door.delete(vm.id, None) is Status.DELETING
@@ -174,7 +174,6 @@ async def test_a_deleted_vm_runs_on_for_a_while() -> None:
 
 
 async def test_a_delete_that_says_yes_and_does_nothing() -> None:
-    """F55."""
     world = World()
     vm = await world.door.create(request())
     world.script.then(Call.DELETE, Outcome(applied=False))
@@ -183,7 +182,7 @@ async def test_a_delete_that_says_yes_and_does_nothing() -> None:
 
 
 async def test_answers_lag_behind() -> None:
-    """F48, F49, and lists that lag more than single answers."""
+    """New and deleted VMs show late, and lists lag more than single answers."""
     world = World(Life(get_lag=2.0, list_lag=5.0))
     vm = await world.door.create(request())
     with pytest.raises(errors.NotFoundError):
@@ -204,7 +203,6 @@ async def test_answers_lag_behind() -> None:
 
 
 async def test_a_listing_fails_or_is_quietly_short() -> None:
-    """F50."""
     world = World()
     for _ in range(5):
         await world.door.create(request())
@@ -217,7 +215,6 @@ async def test_a_listing_fails_or_is_quietly_short() -> None:
 
 
 async def test_subnets_fill_up() -> None:
-    """F51."""
     world = World(subnets={"small": 1})
     vm = await world.door.create(request(subnet="small"))
     assert await world.door.free_addresses("small") == 0
@@ -231,7 +228,6 @@ async def test_subnets_fill_up() -> None:
 
 
 async def test_destroyed_by_hand() -> None:
-    """F13."""
     world = World(Life(dying=30.0))
     asked = request()
     vm = await world.door.create(asked)
@@ -256,7 +252,6 @@ async def test_destroyed_by_hand_while_it_dies() -> None:
 
 
 async def test_stripped_tags_hide_a_vm_from_listings_only() -> None:
-    """F53."""
     world = World()
     vm = await world.door.create(request())
     world.cloud.strip_tags(vm.id)
@@ -284,7 +279,7 @@ async def test_get_shows_the_one_that_is_meant() -> None:
 
 
 async def test_load_balancers() -> None:
-    """F57: lost calls are repeated without harm."""
+    """Lost calls are repeated without harm."""
     world = World()
     vm = await world.door.create(request())
     world.script.then(Call.LOAD_BALANCER_REGISTER, Outcome(applied=False))
@@ -432,7 +427,7 @@ async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 8), max_size=25))
 async def test_faults_never_double_a_vm(seed: int, steps: list[int]) -> None:
-    """F4, F46, F55 at random: at most one VM per ID, at most one life each; and the same seed tells the same story."""
+    """Faults at random: at most one VM per ID, at most one life each; a seed replays exactly."""
     last_seen, cloud, lives = await story(seed, steps)
     ids = [vm.id for vm in cloud.vms()]
     assert len(ids) == len(set(ids))

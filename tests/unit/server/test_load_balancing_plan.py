@@ -1,4 +1,4 @@
-"""Who belongs to a load balancer: pure decisions, F57."""
+"""Who belongs to a load balancer: pure decisions."""
 
 from collections.abc import Mapping
 from dataclasses import replace

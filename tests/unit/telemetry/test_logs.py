@@ -84,7 +84,6 @@ FORGERY = (
 
 @pytest.mark.parametrize("make", [lambda: record("%s", FORGERY), lambda: record("hello", name_of_group=FORGERY)])
 def test_a_stranger_cannot_forge_lines_or_drive_the_terminal(make: object) -> None:
-    """B32."""
     assert callable(make)
     for formatter in (READABLE, JSON):
         line = formatter.format(make())
@@ -94,13 +93,13 @@ def test_a_stranger_cannot_forge_lines_or_drive_the_terminal(make: object) -> No
 
 
 def test_a_value_cannot_pretend_to_be_another_field() -> None:
-    """B32: quotes and backslashes in a value stay in the value."""
+    """Quotes and backslashes in a value stay in the value."""
     assert READABLE.format(record("m", a='x" b="y')).endswith(r'a="x\" b=\"y"')
     assert READABLE.format(record("m", a="x\\", b="y z")).endswith(r'a="x\\" b="y z"')
 
 
 def test_a_traceback_cannot_pretend_to_be_a_record() -> None:
-    """B32: an error's message may have lines; each one is marked."""
+    """An error's message may have lines; each one is marked."""
     lines = READABLE.format(failed(FORGERY)).split("\n")
     assert lines[0].endswith("ERROR   server: it failed")
     assert len(lines) > 3
@@ -110,7 +109,7 @@ def test_a_traceback_cannot_pretend_to_be_a_record() -> None:
 
 @pytest.mark.parametrize("letter", ["a", "é", "\n", '"', "\U0001f600", "\x00"])
 def test_a_record_is_bounded(letter: str) -> None:
-    """B17: a gigabyte in a report does not become a gigabyte in the log."""
+    """A gigabyte in a report does not become a gigabyte in the log."""
     huge = letter * 1_000_000
     for made in (
         record(huge),
@@ -136,7 +135,6 @@ TEXTS = st.text(st.characters())
 
 @given(TEXTS, st.dictionaries(st.sampled_from(["a", "b", "error"]), TEXTS | st.integers() | st.floats() | st.none()))
 def test_any_text_is_one_line(message: str, extras: dict[str, object]) -> None:
-    """B32."""
     made = record("%s", message, **extras)
     assert len(READABLE.format(made).splitlines()) == 1
     line = JSON.format(made)

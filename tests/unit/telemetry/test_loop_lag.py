@@ -1,4 +1,4 @@
-"""F23: a blocked event loop shows."""
+"""A blocked event loop shows."""
 
 import pytest
 

@@ -86,7 +86,6 @@ def test_a_group_that_is_gone_leaves_no_number() -> None:
 
 
 def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B17."""
     monkeypatch.setattr(module, "MAX_GROUPS", 3)
     metrics = Metrics()
     for number in range(50):
