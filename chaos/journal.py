@@ -27,6 +27,7 @@ RECONNECT_SECONDS = 20.0  # within which a healthy agent connects again on a bus
 TOLERANCE_SECONDS = 6.5  # a server counts from an agent's last byte, and asks for one every 5 s
 IN_FLIGHT_SECONDS = 12.0  # that a call to the provider may take
 # The log message of a new leader; the second one is that of older servers.
+REGISTRATION_RETRY_SECONDS = 45.0  # the longest back-off of an agent's registration, and half as much
 LEADERSHIP_MESSAGES = ("leadership acquired", "this server leads")
 
 
@@ -145,6 +146,9 @@ class Replay:
 
     def _check_unresponsive(self, at: float, id: InstanceId, least: float, action: str) -> None:
         """It must have been unreachable for so long, and the leader must have listened for so long."""
+        record = self.records.get(id)
+        if record is not None and record.registered is not None and at - record.registered < REGISTRATION_RETRY_SECONDS:
+            return  # its leader may have died before it answered: the agent then registers again after its back-off
         fences = [began for began, _ in self.fences]
         away = unreachable_for([*self.world.harm.get(id, []), *self.world.cuts], fences, at)
         if away < least - TOLERANCE_SECONDS:

@@ -223,7 +223,7 @@ def test_the_self_contained_agent_names_the_python_it_needs(tmp_path: Path) -> N
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1
     assert "expected Python 3." in found.stderr
-    assert "runs with Python 3.9" in found.stderr
+    assert "found Python 3.9" in found.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

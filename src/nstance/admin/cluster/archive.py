@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -83,7 +84,7 @@ def bodies(path: Path) -> Iterator[tuple[str, bytes]]:
                         f"{path} is not a backup of Nstance: {member.name[:100]!r} is not an object"
                     )
                 yield member.name, file.read()
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, OSError, ValueError) as problem:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, OSError, ValueError) as problem:
         raise errors.CommandError(f"failed to read backup {path}: {problem}") from problem
 
 
