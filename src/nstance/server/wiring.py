@@ -137,7 +137,11 @@ class ServerProcess:
         """Returns when the store has honored all conditions. Raises FatalError if it does not."""
 
         def on_failure(problem: Exception, failures: int) -> float:
-            log.debug("failed to check the store, will retry: %s", problem or "timed out")
+            # A store that can be read but not written would otherwise keep the server waiting without a word.
+            denied = isinstance(problem, errors.PermissionDeniedError)
+            what = "object storage denies access" if denied else "object storage does not answer"
+            self._boot_problem = f"{what}: {problem or 'timed out'}"
+            log.error("failed to check the store, will retry: %s", self._boot_problem)
             return BOOT_RETRY.delay(failures, self._rng)
 
         try:
