@@ -239,7 +239,7 @@ def _check_dynamic(settings: Settings, group: DynamicGroup, path: Path, problems
     if pool and pool not in allowed:
         message = f"expected a subnet pool that dynamic groups may use, found {quoted(pool)}"
         problems.add((*path, "subnet_pool"), message, word=pool, candidates=allowed)
-    elif not pool and len(allowed) != 1 and not (provider_rules.RULES[provider].local and not allowed):
+    elif not pool and len(allowed) != 1 and (provider_rules.needs_subnets(provider) or allowed):
         problems.add(
             (*path, "subnet_pool"), "expected a subnet_pool: there is no default, the shard has several pools or none"
         )
@@ -261,8 +261,9 @@ def _check_dynamic(settings: Settings, group: DynamicGroup, path: Path, problems
 def _check_merged(settings: Settings, group: DynamicGroup, name: str, path: Path, problems: ProblemCollector) -> None:
     template = settings.templates[name]
     args = merge(settings.defaults.args, template.args, group.args)
-    instance_type = group.instance_type or template.instance_type or ""
-    provider_rules.check_merged(settings.shard.infra.provider, args, instance_type, path, problems)
+    types = provider_rules.list_types(group.instance_type, None)
+    types = types or provider_rules.list_types(template.instance_type, template.instance_types)
+    provider_rules.check_merged(settings.shard.infra.provider, args, types, path, problems)
 
 
 def check_quotas(settings: Settings, dynamic: DynamicGroups) -> list[Problem]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from nstance.config.model.readiness import CheckSpec
-from nstance.config.model.workload import Certificate, FileSpec, Userdata
+from nstance.config.model.workload import Certificate, FileSpec, Template
 from nstance.model import codec
 
 
@@ -25,20 +25,28 @@ def checks_hash(checks: Mapping[str, CheckSpec]) -> str:
     return digest({name: check.model_dump(mode="json") for name, check in checks.items()}) if checks else ""
 
 
-def infra_hash(
-    *, args: Mapping[str, object], instance_type: str, subnet_pool: str, userdata: Userdata | None, kind: str, arch: str
-) -> str:
-    """Changes when instances must be replaced. Resolved images are left out: a new image replaces no instance."""
-    return digest(
-        {
-            "args": args,
-            "instance_type": instance_type,
-            "subnet_pool": subnet_pool,
-            "userdata": None if userdata is None else _dump(userdata),
-            "kind": kind,
-            "arch": arch,
-        }
-    )
+def parts_hash(runtime_hash: str, checks_hash: str) -> str:
+    """Changes with anything that running instances are sent. Without checks it is the runtime hash."""
+    return digest([runtime_hash, checks_hash]) if checks_hash else runtime_hash
+
+
+def infra_hash(template: Template) -> str:
+    """Changes when instances must be replaced. Resolved images are left out: a new image replaces no instance. So is what a
+    fallback chose; the lists that it chose from are in."""
+    userdata = template.userdata
+    content: dict[str, object] = {
+        "args": template.args,
+        "instance_type": template.instance_type or "",
+        "subnet_pool": template.subnet_pool or "",
+        "userdata": None if userdata is None else _dump(userdata),
+        "kind": template.kind,
+        "arch": template.arch,
+    }
+    if template.instance_types:
+        content["instance_types"] = template.instance_types
+    if template.markets:
+        content["markets"] = template.markets
+    return digest(content)
 
 
 def digest(value: object) -> str:

@@ -2,7 +2,7 @@
 
 A rolled-back group uses the spec of an earlier revision until the configuration asks for another revision than the one it
 was rolled back from. `userdata` of the defaults counts only if the template has none. An on-demand instance adds one more
-layer (`resolve_on_demand`).
+layer (`resolve_on_demand`), and `resolve_revision` gives the group as an earlier revision.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from nstance.config.model.workload import (
 )
 from nstance.config.overrides import FileValues
 from nstance.config.revision_spec import RevisionSpec
-from nstance.model.group import Group, OnFailure, UpdateOrder
+from nstance.model.group import Group, OnFailure, Preference, UpdateOrder
 from nstance.model.ids import GroupKey, Kind
 
 
@@ -70,13 +70,12 @@ def resolve_group(settings: Settings, key: GroupKey, from_api: DynamicGroup | No
     if rollback is not None and rollback.instead_of != configured.infra_hash:
         rollback = None  # the configuration has changed since the rollback
     spec = RevisionSpec(rollback.template, rollback.certificates) if rollback is not None else configured
-    template = spec.template
     update = base.update or Update()
     pause = update.pause_after_canary
     file_template = settings.templates[base.template or ""]
     file = FileValues(
         size=_first(static.size if static else None, file_template.size),
-        instance_type=(static.instance_type if static else None) or file_template.instance_type or "",
+        instance_type=", ".join(_instance_types(static, file_template)),
         vars={**settings.defaults.vars, **file_template.vars, **(static.vars if static else {})},
     )
     drain_timeout = settings.shard.default_drain_timeout if base.drain_timeout is None else base.drain_timeout
@@ -84,18 +83,13 @@ def resolve_group(settings: Settings, key: GroupKey, from_api: DynamicGroup | No
         key=key,
         size=_first(api.size, base.size, file_template.size) or 0,
         template=base.template or "",
-        kind=Kind(template.kind),
-        instance_type=template.instance_type or "",
-        subnet_pool=template.subnet_pool or "",
-        subnets=settings.shard.subnet_pools.get(template.subnet_pool or "", ()),
-        infra_hash=spec.infra_hash,
-        runtime_hash=hashes.runtime_hash(vars=template.vars, files=template.files, certificates=spec.certificates),
+        kind=Kind(spec.template.kind),
+        prefer=Preference((static.prefer if static else None) or file_template.prefer),
+        capacity_retry=(static.capacity_retry if static else None) or settings.shard.capacity_retry,
         drain_timeout=drain_timeout,
-        registration_timeout=template.registration_timeout or settings.shard.garbage_collection.registration_timeout,
         load_balancers=base.load_balancers or (),
         max_surge=update.max_surge,
         max_unavailable=update.max_unavailable,
-        unhealthy_after=template.checks.unhealthy_after,
         order=UpdateOrder(update.order),
         settle=update.settle,
         canary=update.canary,
@@ -103,14 +97,44 @@ def resolve_group(settings: Settings, key: GroupKey, from_api: DynamicGroup | No
         stop_after_canary=pause == STOP,
         max_failures=update.max_failures,
         on_failure=OnFailure(update.on_failure),
-        ready_timeout=template.ready_timeout,
         changed_by=rollback.by if rollback is not None else _changed_by(api, file),
         rolled_back_from=rollback.instead_of if rollback is not None else "",
-        vars=template.vars,
         static=static is not None,
         overridden=static is not None and from_api is not None,
         paused=api.paused,
     )
+    group = _with_spec(settings, group, spec)
+    etag = hashes.digest(dataclasses.asdict(dataclasses.replace(group, overridden=False)))
+    return _resolved(group, spec, etag=etag, file=file)
+
+
+def resolve_revision(settings: Settings, current: Resolved, spec: RevisionSpec) -> Resolved:
+    """The group as an earlier revision: its size and its settings for rollouts are those of today."""
+    return _resolved(_with_spec(settings, current.group, spec), spec, etag=current.etag, file=current.file)
+
+
+def _with_spec(settings: Settings, group: Group, spec: RevisionSpec) -> Group:
+    template, shard = spec.template, settings.shard
+    files = hashes.runtime_hash(vars=template.vars, files=template.files, certificates=spec.certificates)
+    return dataclasses.replace(
+        group,
+        kind=Kind(template.kind),
+        instance_types=_instance_types(template),
+        markets=template.markets or (),
+        subnet_pool=template.subnet_pool or "",
+        subnets=shard.subnet_pools.get(template.subnet_pool or "", ()),
+        infra_hash=spec.infra_hash,
+        runtime_hash=files,
+        parts_hash=hashes.parts_hash(files, hashes.checks_hash(template.checks.by_name)),
+        registration_timeout=template.registration_timeout or shard.garbage_collection.registration_timeout,
+        ready_timeout=template.ready_timeout,
+        unhealthy_after=template.checks.unhealthy_after,
+        vars=template.vars,
+    )
+
+
+def _resolved(group: Group, spec: RevisionSpec, *, etag: str, file: FileValues) -> Resolved:
+    template = spec.template
     return Resolved(
         group=group,
         arch=template.arch,
@@ -122,7 +146,7 @@ def resolve_group(settings: Settings, key: GroupKey, from_api: DynamicGroup | No
         spec=spec,
         checks=template.checks.by_name,
         checks_hash=hashes.checks_hash(template.checks.by_name),
-        etag=hashes.digest(dataclasses.asdict(dataclasses.replace(group, overridden=False))),
+        etag=etag,
         file=file,
     )
 
@@ -133,12 +157,16 @@ def _configured_spec(settings: Settings, key: GroupKey, api: DynamicGroup) -> Re
     base = static or api
     template = settings.templates[base.template or ""]
     layers: tuple[GroupConfig | DynamicGroup, ...] = (static, api) if static else (api,)
+    instance_types = _instance_types(api, base, template)
     merged = template.model_copy(
         update={
             "vars": merge(settings.defaults.vars, template.vars, *(layer.vars for layer in layers)),
             "args": merge(settings.defaults.args, template.args, *(layer.args for layer in layers)),
             "userdata": template.userdata or settings.defaults.userdata,
-            "instance_type": api.instance_type or base.instance_type or template.instance_type or "",
+            # One type is always written as `instance_type`: a list of one makes the same instances.
+            "instance_type": instance_types[0] if len(instance_types) == 1 else "",
+            "instance_types": instance_types if len(instance_types) > 1 else None,
+            "markets": (static.markets if static else None) or template.markets,
             "subnet_pool": _subnet_pool(settings, base, template, is_static=static is not None),
         }
     )
@@ -155,19 +183,18 @@ def resolve_on_demand(
 ) -> Resolved:
     """The group with the values of one request. Its etag stays the same."""
     own_vars = {**resolved.vars, **(vars or {})}
-    instance_type = instance_type or resolved.group.instance_type
+    types = (instance_type,) if instance_type else resolved.group.instance_types
+    template = resolved.spec.template.model_copy(
+        update={
+            "instance_type": types[0] if len(types) == 1 else "",
+            "instance_types": types if len(types) > 1 else None,
+        }
+    )
     group = dataclasses.replace(
         resolved.group,
-        instance_type=instance_type,
+        instance_types=types,
         vars=own_vars,
-        infra_hash=hashes.infra_hash(
-            args=resolved.args,
-            instance_type=instance_type,
-            subnet_pool=resolved.group.subnet_pool,
-            userdata=resolved.userdata,
-            kind=resolved.group.kind,
-            arch=resolved.arch,
-        ),
+        infra_hash=hashes.infra_hash(template),
         runtime_hash=hashes.runtime_hash(vars=own_vars, files=resolved.files, certificates=resolved.certificates),
     )
     return dataclasses.replace(resolved, group=group, vars=own_vars)
@@ -180,6 +207,16 @@ def _changed_by(api: DynamicGroup, file: FileValues) -> str:
         names.append("instance_type")
     stamps = [api.set_by[name] for name in names if name in api.set_by]
     return max(stamps, key=lambda stamp: stamp.at).by if stamps else "config"
+
+
+def _instance_types(*layers: GroupConfig | DynamicGroup | Template | None) -> tuple[str, ...]:
+    """Of the first layer that has any. One that has a single type replaces a list, and the other way round."""
+    for layer in layers:
+        if layer is not None and layer.instance_type:
+            return (layer.instance_type,)
+        if isinstance(layer, GroupConfig | Template) and layer.instance_types:
+            return layer.instance_types
+    return ()
 
 
 def _first(*values: int | None) -> int | None:

@@ -22,15 +22,7 @@ class RevisionSpec:
 
     @functools.cached_property
     def infra_hash(self) -> str:
-        template = self.template
-        return hashes.infra_hash(
-            args=template.args,
-            instance_type=template.instance_type or "",
-            subnet_pool=template.subnet_pool or "",
-            userdata=template.userdata,
-            kind=template.kind,
-            arch=template.arch,
-        )
+        return hashes.infra_hash(self.template)
 
 
 class _Stored(scalars.Block):

@@ -1,4 +1,4 @@
-"""Create instances: write the intent, choose a subnet, handle failures and back off.
+"""Create instances: write the intent, fall back to another offer, handle failures and back off.
 
 A create call with an unknown outcome is repeated with the same ID and never replaced by a second intent; until it is
 settled it counts as capacity.
@@ -7,26 +7,34 @@ settled it counts as capacity.
 from dataclasses import replace
 from typing import assert_never
 
-from nstance.core import leaving, rollout
+from nstance.core import leaving, offers, rollout
 from nstance.core.draft import Draft
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode, Trend
-from nstance.model.group import Group
+from nstance.model.group import CAPACITY_RETRY_SECONDS, Group
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.observation import CallObservation
+from nstance.model.offer import CapacityScope, Offer
 
-AVOID_SUBNET_SECONDS = 300.0  # after the provider had no capacity in it
 BACKOFF_SECONDS, BACKOFF_MAX_SECONDS = 30.0, 600.0
 RETRY_MAX_SECONDS = 30.0
+_RETRYING = "failed to create VM"  # begins the error of a call that is repeated
 
 
 def can_create(draft: Draft) -> bool:
     """Whether the group may create an instance now; if it backs off, a wake-up is scheduled."""
-    if draft.view.blocked:
+    group = rollout.group_to_create(draft)
+    return group is not None and _may_try(draft, group)
+
+
+def _may_try(draft: Draft, group: Group) -> bool:
+    """A revision that failed is tried again after a while, another one at once. One of its offers must have capacity."""
+    if group.infra_hash == draft.trend.infra_hash and not draft.is_due(draft.trend.retry_at):
         return False
-    desired = draft.desired
-    is_new = desired is None or desired.infra_hash != draft.trend.infra_hash
-    return is_new or draft.is_due(draft.trend.retry_at)
+    if _choose(draft, group) is not None:
+        return True
+    draft.wake(_retry_at(draft, group))
+    return False
 
 
 def create_instance(
@@ -38,9 +46,14 @@ def create_instance(
     predecessor: Instance | None = None,
 ) -> Instance | None:
     """Write the intent of a managed instance. `replaces` still has its place, `predecessor` has left it."""
-    desired = draft.desired
-    if desired is None or not can_create(draft):
+    desired = rollout.group_to_create(draft, replaces)
+    if desired is None or not _may_try(draft, desired):
+        _record_no_capacity(draft, desired)
         return None
+    offer = _choose(draft, desired)
+    if offer is None:
+        return None
+    message += rollout.explain_fallback(draft, desired)
     instance = Instance(
         id=draft.new_id(),
         tenant=desired.key.tenant,
@@ -51,18 +64,25 @@ def create_instance(
         replaces_for=cause if replaces is not None else None,
         predecessor=predecessor.id if predecessor is not None else None,
         template=desired.template,
-        instance_type=desired.instance_type,
-        subnet=_choose_subnet(draft, desired),
+        market=offer.market,
+        instance_type=offer.instance_type,
+        subnet=offer.subnet,
         infra_hash=desired.infra_hash,
         drain_timeout=draft.drain_timeout,
     )
     _put_intent(draft, instance)
     code = ReasonCode.SCALE_UP if replaces is None and predecessor is None else ReasonCode.REPLACE
-    draft.add_reason(code, message, instance.id)
+    why = offers.explain_choice(desired, draft.exhausted, offer, draft.now)
+    draft.add_reason(code, f"{message}; {why}" if why else message, instance.id)
     return instance
 
 
-def create_on_demand(draft: Draft, desired: Group, event: ev.InstanceRequested) -> None:
+def create_on_demand(draft: Draft, desired: Group, event: ev.InstanceRequested) -> bool:
+    """Returns whether there is an offer to create it in."""
+    pairs = _requested_pairs(desired, event.instance_type) if event.instance_type else None
+    offer = _choose(draft, desired, pairs)
+    if offer is None:
+        return False
     instance = Instance(
         id=event.id,
         tenant=desired.key.tenant,
@@ -71,15 +91,19 @@ def create_on_demand(draft: Draft, desired: Group, event: ev.InstanceRequested) 
         created=draft.now,
         on_demand=True,
         template=desired.template,
-        instance_type=event.instance_type or desired.instance_type,
-        subnet=_choose_subnet(draft, desired),
+        market=offer.market,
+        instance_type=offer.instance_type,
+        subnet=offer.subnet,
+        own_type=bool(event.instance_type),
         vars=dict(event.vars),
+        requester=event.requester,
         infra_hash=desired.infra_hash,
         drain_timeout=draft.drain_timeout,
     )
     _put_intent(draft, instance)
     by = f" by {event.by}" if event.by else ""
     draft.add_reason(ReasonCode.REQUESTED, f"on-demand instance requested{by}", event.id)
+    return True
 
 
 def _put_intent(draft: Draft, instance: Instance) -> None:
@@ -89,8 +113,8 @@ def _put_intent(draft: Draft, instance: Instance) -> None:
 
 def on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
     match event.failure:
-        case ev.Failure.NO_CAPACITY:
-            _on_no_capacity(draft, instance, event.message)
+        case ev.Failure.NO_CAPACITY | ev.Failure.SKIPPED:
+            _fall_back(draft, instance, event.message)
         case ev.Failure.REFUSED:
             fail_instance(draft, instance, f"provider rejected the request: {event.message}")
             rollout.count_failure(draft, instance, event.message)
@@ -102,9 +126,13 @@ def on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed)
             attempts = calls.create_attempts + 1
             wait = min(RETRY_MAX_SECONDS, 2.0 ** min(attempts - 1, 10))
             draft.observe(instance.id, calls=replace(calls, create_attempts=attempts, create_due=draft.now + wait))
+            message = f"{_RETRYING} ({event.failure.value}), retrying: {event.message}"
             if attempts in (1, 5):
-                message = f"failed to create VM ({event.failure.value}), retrying: {event.message}"
                 draft.add_reason(ReasonCode.CREATE_FAILED, message, instance.id)
+            if attempts > 1 and event.failure is not ev.Failure.UNSENT and not instance.on_demand:
+                draft.trend = replace(draft.trend, last_error=message)  # a status that says why nothing comes
+            if event.scope is not None:
+                _on_server_error(draft, instance, event.scope, event.message)
         case _:
             assert_never(event.failure)
 
@@ -116,6 +144,11 @@ def was_never_requested(instance: Instance, calls: CallObservation) -> bool:
 
 def fail_instance(draft: Draft, instance: Instance, message: str) -> None:
     """There is no VM and there will be none: the record ends at once and the group may try again."""
+    _end_instance(draft, instance, message)
+    _back_off(draft, instance, message)
+
+
+def _end_instance(draft: Draft, instance: Instance, message: str) -> None:
     draft.put(
         replace(
             instance,
@@ -127,7 +160,6 @@ def fail_instance(draft: Draft, instance: Instance, message: str) -> None:
         )
     )
     draft.add_reason(ReasonCode.REFUSED, message, instance.id)
-    _back_off(draft, instance, message)
 
 
 def count_startup_failure(draft: Draft, instance: Instance, message: str) -> None:
@@ -154,7 +186,7 @@ def _back_off(draft: Draft, instance: Instance, message: str) -> None:
         counted_at=draft.now,
         retry_at=draft.now + wait,
         last_error=message,
-        infra_hash=draft.desired.infra_hash if draft.desired is not None else "",
+        infra_hash=instance.infra_hash,
     )
     if wait:
         text = f"{failures} attempts in a row failed, next attempt in {wait:.0f} s: {message}"
@@ -162,42 +194,133 @@ def _back_off(draft: Draft, instance: Instance, message: str) -> None:
 
 
 def reset_backoff(draft: Draft, instance: Instance) -> None:
-    if draft.trend.failures and not instance.on_demand:
-        draft.trend = Trend(refused_subnets=draft.trend.refused_subnets, unready=draft.trend.unready)
+    if (draft.trend.failures or draft.trend.last_error) and not instance.on_demand:
+        draft.trend = Trend(no_capacity_until=draft.trend.no_capacity_until, unready=draft.trend.unready)
 
 
-def _on_no_capacity(draft: Draft, instance: Instance, message: str) -> None:
-    refused = {s: until for s, until in draft.trend.refused_subnets.items() if until > draft.now}
-    refused[instance.subnet] = draft.now + AVOID_SUBNET_SECONDS
-    draft.trend = replace(draft.trend, refused_subnets=refused)
+# ---- offers
+
+
+def mark_refused(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
+    """Remember what has no capacity, also if this instance is not wanted any more."""
+    if event.failure is not ev.Failure.NO_CAPACITY:
+        return
+    scope = event.scope or CapacityScope.OFFER
+    key = offers.capacity_key(offers.offer_of(instance), scope, instance.infra_hash)
+    retry = draft.desired.capacity_retry if draft.desired is not None else CAPACITY_RETRY_SECONDS
+    draft.exhausted = offers.mark_exhausted(draft.exhausted, key, event.message, now=draft.now, retry=retry)
+
+
+def _fall_back(draft: Draft, instance: Instance, message: str) -> None:
+    """Try the next offer in the same decision."""
+    here = offers.offer_of(instance)
     calls = draft.observation(instance.id).calls
     if calls.create_attempts or not calls.own_intent:
-        # An earlier call with this ID may still create a VM in this subnet: another subnet needs a new ID.
-        why = f"no capacity in {instance.subnet}, where an earlier call may still create it: {message}"
+        # An earlier call with this ID may still create a VM in this offer: another offer needs a new ID.
+        why = f"no capacity in {here}, where an earlier call may still create it: {message}"
         draft.add_reason(ReasonCode.CREATE_FAILED, why, instance.id)
         leaving.delete_instance(draft, instance, Cause.SUPERSEDED, why)
         return
-    subnets = draft.desired.subnets if draft.desired is not None else ()
-    following = next((s for s in subnets if s not in refused), None)
+    group = rollout.group_of(draft, instance)
+    following = _choose_next(draft, group, instance) if group is not None else None
     if following is None:
-        fail_instance(draft, instance, f"no subnet has capacity: {message}")
+        is_voluntary = instance.replaces_for is Cause.PREFERENCE
+        why = f"no {'better ' if is_voluntary else ''}offer has capacity: {message}"
+        if not is_voluntary and not instance.on_demand:
+            draft.trend = replace(draft.trend, last_error=why)
+        _end_instance(draft, instance, why)
         return
-    # Nothing was created, so the same ID may be used in another subnet; the request is rendered again.
-    draft.put(replace(instance, subnet=following, request_hash=""))
-    draft.observe(instance.id, calls=replace(calls, create_due=draft.now))
-    text = f"no capacity in {instance.subnet}, trying {following}: {message}"
+    # Nothing was created, so the same ID may be used in another offer; the request is rendered again.
+    moved = replace(
+        instance,
+        market=following.market,
+        instance_type=following.instance_type,
+        subnet=following.subnet,
+        request_hash="",
+    )
+    draft.put(moved)
+    draft.observe(instance.id, calls=replace(calls, create_due=draft.now, server_errors=0))
+    text = f"no capacity in {here}, trying {following}: {message}"
     draft.add_reason(ReasonCode.CREATE_FAILED, text, instance.id)
 
 
-def _choose_subnet(draft: Draft, desired: Group) -> str:
-    """The least used subnet of the pool. Subnets that are nearly full or had no capacity lately come last."""
-    if not desired.subnets:
-        return ""
-    refused = draft.trend.refused_subnets
-    usable = [s for s in desired.subnets if refused.get(s, 0.0) <= draft.now] or list(desired.subnets)
-    usable = [s for s in usable if s not in draft.view.crowded] or usable
-    used = draft.subnet_use()
-    return min(usable, key=lambda s: used[s])
+def _on_server_error(draft: Draft, instance: Instance, scope: CapacityScope, message: str) -> None:
+    """An offer on which the provider keeps failing is left if there is another one. A VM may exist in it by now, so a new
+    instance takes the place. An on-demand instance stays: its ID was given by the caller."""
+    desired, calls = rollout.group_of(draft, instance), draft.observation(instance.id).calls
+    errors = calls.server_errors + 1
+    draft.observe(instance.id, calls=replace(calls, server_errors=errors))
+    if errors < offers.MAX_SERVER_ERRORS or desired is None or instance.on_demand:
+        return
+    here = offers.offer_of(instance)
+    key = offers.capacity_key(here, scope, instance.infra_hash)
+    marked = offers.mark_failing(draft.exhausted, key, message, now=draft.now, retry=desired.capacity_retry)
+    pairs = _pairs_of(draft, desired, instance)
+    following = offers.choose_offer(desired, marked, now=draft.now, used=draft.subnet_use(), pairs=pairs)
+    if following is None or offers.find_exhaustion(marked, following, desired.infra_hash, draft.now) is not None:
+        return
+    draft.exhausted = marked
+    why = f"{errors} server errors in {here}, trying {following}: {message}"
+    draft.add_reason(ReasonCode.CREATE_FAILED, why, instance.id)
+    leaving.delete_instance(draft, instance, Cause.SUPERSEDED, why)
+
+
+def on_created(draft: Draft, instance: Instance) -> None:
+    """The provider answered a create call. Only a VM that no earlier call can have created shows that there is capacity."""
+    if draft.trend.last_error.startswith(_RETRYING):
+        draft.trend = replace(draft.trend, last_error="")
+    calls = draft.observation(instance.id).calls
+    if instance.state is State.PENDING and calls.own_intent and not calls.create_attempts:
+        offer = offers.offer_of(instance)
+        asked, revision = calls.create_asked, instance.infra_hash
+        draft.exhausted = offers.mark_available(draft.exhausted, offer, revision, asked=asked)
+
+
+def on_vm_gone(draft: Draft, instance: Instance) -> None:
+    if instance.provider_id is not None:
+        draft.exhausted = offers.mark_freed(draft.exhausted, offers.offer_of(instance), instance.infra_hash)
+
+
+def _choose(draft: Draft, desired: Group, pairs: list[offers.Pair] | None = None) -> Offer | None:
+    return offers.choose_offer(
+        desired, draft.exhausted, now=draft.now, used=draft.subnet_use(), crowded=draft.view.crowded, pairs=pairs
+    )
+
+
+def _choose_next(draft: Draft, desired: Group, instance: Instance) -> Offer | None:
+    """For an instance that leaves its offer. It does not count as one that uses its subnet."""
+    used = draft.subnet_use().copy()
+    if instance.counts:
+        used[instance.subnet] -= 1
+    pairs, crowded = _pairs_of(draft, desired, instance), draft.view.crowded
+    return offers.choose_offer(desired, draft.exhausted, now=draft.now, used=used, crowded=crowded, pairs=pairs)
+
+
+def _retry_at(draft: Draft, desired: Group) -> float:
+    return offers.retry_at(desired, draft.exhausted, draft.now)
+
+
+def _requested_pairs(desired: Group, instance_type: str) -> list[offers.Pair]:
+    return [(market, instance_type) for market in desired.markets or ("",)]
+
+
+def _pairs_of(draft: Draft, desired: Group, instance: Instance) -> list[offers.Pair] | None:
+    """What this instance may be created as; None: whatever its group may have."""
+    if instance.own_type:
+        return _requested_pairs(desired, instance.instance_type)
+    old = draft.replaced_by(instance) if instance.replaces_for is Cause.PREFERENCE else None
+    return offers.better_pairs(desired, old) if old is not None else None
+
+
+def _record_no_capacity(draft: Draft, group: Group | None) -> None:
+    """Once for each time that the group waits because every offer is exhausted."""
+    if group is None or draft.now < draft.trend.no_capacity_until:
+        return
+    why = offers.explain_blocked(group, draft.exhausted, draft.now)
+    if why:
+        until = _retry_at(draft, group)
+        draft.trend = replace(draft.trend, no_capacity_until=until, last_error=why)
+        draft.add_reason(ReasonCode.BLOCKED, f"next attempt in {until - draft.now:.0f} s: {why}")
 
 
 def registration_deadline(draft: Draft, instance: Instance) -> float:

@@ -43,6 +43,7 @@ class Draft:
         self.policy = policy
         self.desired: Group | None = view.desired
         self.trend: Trend = view.trend
+        self.exhausted = view.exhausted
         self.record: GroupRecord | None = view.record
         self.members: dict[InstanceId, Instance] = dict(view.members)
         self.change_count = 0  # of changed records
@@ -77,6 +78,7 @@ class Draft:
             ready_timeout=desired.ready_timeout if desired is not None else inf,
             unhealthy_after=inf if unhealthy_after is None else unhealthy_after,
             deleted_retention=policy.deleted_retention,
+            listening_since=view.listening_since,
             reconnect_until=view.listening_since + max(policy.suspect_after, view.reconnect_grace),
         )
 
@@ -290,6 +292,7 @@ class Draft:
             trend=self.trend,
             rejections=self._rejections,
             record=self.record if self.record != self.view.record else None,
+            exhausted=self.exhausted if self.exhausted is not self.view.exhausted else None,
             wake_at=self._wake_at,
         )
 

@@ -8,6 +8,8 @@ clock; the stretch covers clocks that run at different rates.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nstance.core.latency import Latency
+
 STRETCH = 1.05  # others wait this much longer than the holder counts: covers clocks that differ by 5 %
 MARGIN_SECONDS = 0.05
 
@@ -55,6 +57,14 @@ def adapted(timings: Timings, latency: float) -> Timings:
         # The next leader needs some answers from storage as well before agents can connect to it.
         frozen_most=timings.frozen_most + 3 * latency,
     )
+
+
+def frozen_limit(timings: Timings, latency: Latency, *, has_standby: bool) -> float:
+    """How long a holder may be unable to renew before its term ends. While a standby is connected it takes over soon, and
+    agents must be free by then. Without one, ending the term only costs time, so a store that becomes slow is waited for."""
+    if has_standby:
+        return adapted(timings, latency.usual).frozen_most
+    return timings.frozen_most + 3 * latency.slowest
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ def close_deleted_records(draft: Draft) -> None:
             if not observed.calls.creating and instance.duplicate_vm is None and _is_deleted(observed):
                 draft.add_reason(ReasonCode.DELETED, "provider confirmed that the VM is gone", instance.id)
                 draft.put(replace(instance, state=State.DELETED, ended=draft.now, drain=None))
+                creating.on_vm_gone(draft, instance)
 
 
 def follow_up_records(draft: Draft) -> None:
@@ -51,7 +52,7 @@ def _create_vm(draft: Draft, instance: Instance) -> None:
     if calls.creating or draft.now >= creating.registration_deadline(draft, instance):
         return  # with an expired nonce the VM could never register; the instance is abandoned instead
     if draft.is_due(calls.create_due):
-        draft.observe(instance.id, calls=replace(calls, creating=True))
+        draft.observe(instance.id, calls=replace(calls, creating=True, create_asked=draft.now))
         draft.add_effect(CreateVm(instance.id, may_exist=not calls.own_intent or calls.create_attempts > 0))
 
 

@@ -30,6 +30,11 @@ class Latency:
         return min(USUAL_MAX_SECONDS, ordered[len(ordered) // 2]) if ordered else 0.0
 
     @property
+    def slowest(self) -> float:
+        """The longest of the last few answers, or how long one was waited for in vain."""
+        return min(USUAL_MAX_SECONDS, max(self.waited, *self.answers, 0.0))
+
+    @property
     def timeout(self) -> float:
         """How long to wait for the next answer."""
         return min(TIMEOUT_MAX_SECONDS, max(TIMEOUT_MIN_SECONDS, 3 * max(self.waited, *self.answers, 0.0)))

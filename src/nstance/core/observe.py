@@ -38,6 +38,8 @@ def apply_event(draft: Draft, event: ev.Event, position: int) -> None:
                 draft.reject(position, Rejection.NOT_HELD)
         case ev.InstanceRequested():
             requests.request_instance(draft, event, position)
+        case ev.RemovalOrdered():
+            requests.order_removal(draft, event)
         case _:
             instance = draft.members.get(event.id)
             if instance is None:
@@ -214,6 +216,7 @@ def _on_clone(draft: Draft, instance: Instance) -> None:
 
 
 def _on_created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
+    creating.on_created(draft, instance)
     # An earlier "not found" came too early, or from a provider that is eventually consistent.
     observed = draft.observation(instance.id)
     vm = replace(observed.vm, state=ev.VmState.UNKNOWN, absent_since=None)
@@ -242,6 +245,7 @@ def _on_created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
 def _on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
     calls = replace(draft.observation(instance.id).calls, creating=False)
     draft.observe(instance.id, calls=calls)
+    creating.mark_refused(draft, instance, event)
     if instance.state is State.PENDING:
         creating.on_create_failed(draft, instance, event)
     elif event.failure is ev.Failure.UNSENT and creating.was_never_requested(instance, calls):

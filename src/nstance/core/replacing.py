@@ -6,13 +6,14 @@ if a configuration is reverted or an agent reconnects, the replacement is droppe
 
 from operator import attrgetter
 
-from nstance.core import creating, health, leaving, readiness, rollout
+from nstance.core import creating, health, leaving, offers, readiness, rollout
 from nstance.core.draft import Draft, drifted
 from nstance.model.events import NoticeKind
+from nstance.model.group import Preference
 from nstance.model.instance import Cause, Instance, State
 
 UNREADY_SECONDS = 5.0  # an instance that reports so for longer is not about to become ready
-VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.SPOT})  # SPOT: a rebalance hint
+VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE, Cause.SPOT})  # SPOT: a rebalance hint
 _FINISHED = VOLUNTARY | {Cause.UNHEALTHY, Cause.FORCED_EXPIRY, Cause.REQUESTED}
 
 
@@ -26,7 +27,7 @@ def involuntary_cause(draft: Draft, instance: Instance) -> Cause | None:
         return None if draft.view.mass_silence else Cause.UNHEALTHY
     if (cause := health.imminent_end(draft, instance)) is not None:
         return cause
-    if instance.id in draft.unhealthy:
+    if instance.id in draft.unhealthy or rollout.is_failed(draft, instance):
         return Cause.UNHEALTHY
     return Cause.REQUESTED if instance.replace_wanted else None
 
@@ -37,21 +38,35 @@ def voluntary_cause(draft: Draft, instance: Instance) -> Cause | None:
         return Cause.DRIFT
     if draft.observation(instance.id).agent.notice is NoticeKind.REBALANCE:
         return Cause.SPOT
+    if _has_better_offer(draft, instance):
+        return Cause.PREFERENCE
     return Cause.ELIGIBLE_EXPIRY if _is_older_than(draft, instance, draft.policy.eligible_age) else None
+
+
+def _has_better_offer(draft: Draft, instance: Instance) -> bool:
+    """Whether the group insists on its order of preference, and a better market or type may have capacity."""
+    desired = draft.desired
+    if desired is None or desired.prefer is not Preference.STRICT:
+        return False
+    better = offers.better_pairs(desired, instance)
+    return bool(better) and draft.is_due(offers.retry_at(desired, draft.exhausted, draft.now, better))
 
 
 def _is_older_than(draft: Draft, instance: Instance, age: float | None) -> bool:
     return age is not None and draft.is_due(instance.created + age)
 
 
-def is_worth_keeping(draft: Draft, instance: Instance) -> bool:
-    """Whether it needs no replacement apart from an unresponsive agent."""
+def is_worth_keeping(draft: Draft, instance: Instance, *, outdated: bool = False) -> bool:
+    """Whether it needs no replacement apart from an unresponsive agent. `outdated`: its revision does not matter."""
     if health.imminent_end(draft, instance) is not None or readiness.explain_unhealthy(draft, instance):
+        return False
+    if rollout.is_failed(draft, instance):
         return False
     if instance.on_demand:
         return not _is_older_than(draft, instance, draft.policy.ondemand_age)
+    cause = voluntary_cause(draft, instance)
     return (
-        voluntary_cause(draft, instance) is None
+        (cause is None or (outdated and cause is Cause.DRIFT))
         and not instance.replace_wanted
         and not _is_older_than(draft, instance, draft.policy.forced_age)
     )
@@ -66,7 +81,8 @@ def drop_unneeded_replacements(draft: Draft) -> None:
     failing = bool(draft.trend.failures)
     unneeded: list[tuple[Instance, str]] = []
     for member in draft.capacity() if failing else linked:
-        outdated, is_replacement = drifted(member, draft.desired), member.id in replacements
+        outdated = drifted(member, draft.desired) and not rollout.is_fallback(draft.record, draft.desired, member)
+        is_replacement = member.id in replacements
         if outdated and member.state is not State.RUNNING and (is_replacement or failing):
             # Others start first and are rotated later: the group may be waiting for them.
             unneeded.append((member, "configuration changed before the agent registered"))
@@ -83,16 +99,27 @@ def _find_recovered(draft: Draft, replacement: Instance) -> Instance | None:
     """The instance that it replaces, or that one's in turn, which no longer needs a replacement."""
     seen = {replacement.id}
     while replacement.replaces not in seen and (old := draft.replaced_by(replacement)) is not None:
+        # While a rollout is held, an instance that recovers is not exchanged for another one of its revision.
+        outdated = rollout.is_fallback(draft.record, draft.desired, replacement)
         if (
             old.state is State.RUNNING
             and not old.suspect
             and replacement.replaces_for is not Cause.SPOT  # the notice may have been lost with the last leader
-            and is_worth_keeping(draft, old)
+            and not _is_on_better_offer(draft, replacement, old)
+            and is_worth_keeping(draft, old, outdated=outdated)
         ):
             return old
         seen.add(old.id)
         replacement = old
     return None
+
+
+def _is_on_better_offer(draft: Draft, replacement: Instance, old: Instance) -> bool:
+    """It keeps what it was created for, although the better offer may be exhausted again by now."""
+    desired = draft.desired
+    if desired is None or replacement.replaces_for is not Cause.PREFERENCE:
+        return False
+    return (replacement.market, replacement.instance_type) in offers.better_pairs(desired, old)
 
 
 def start_involuntary_replacements(draft: Draft) -> None:

@@ -22,8 +22,33 @@ def request_instance(draft: Draft, event: ev.InstanceRequested, position: int) -
         draft.reject(position, Rejection.UNKNOWN)
     elif draft.paused:
         draft.reject(position, Rejection.PAUSED)
-    else:
-        creating.create_on_demand(draft, draft.desired, event)
+    elif _is_over_limit(draft, event):
+        draft.reject(position, Rejection.LIMIT)
+    elif not creating.create_on_demand(draft, draft.desired, event):
+        draft.reject(position, Rejection.NO_CAPACITY)
+
+
+def _is_over_limit(draft: Draft, event: ev.InstanceRequested) -> bool:
+    if event.limit is None and event.requester_limit is None:
+        return False
+    existing = [m for m in draft.members.values() if m.on_demand and not is_ended(m)]
+    own = sum(m.requester == event.requester for m in existing)
+    return (event.limit is not None and len(existing) >= event.limit) or (
+        event.requester_limit is not None and own >= event.requester_limit
+    )
+
+
+def order_removal(draft: Draft, event: ev.RemovalOrdered) -> None:
+    """Only an order: nothing leaves before the group shrinks."""
+    ranks = {id: rank for rank, id in enumerate(event.ids)}
+    for instance in list(draft.members.values()):
+        rank = ranks.get(instance.id) if instance.counts else None
+        if rank == instance.removal_rank:
+            continue
+        draft.put(replace(instance, removal_rank=rank))
+        if rank is not None:
+            message = f"chosen to leave first when the group shrinks{_by(event.by)}"
+            draft.add_reason(ReasonCode.REQUESTED, message, instance.id)
 
 
 def acknowledge_drain(draft: Draft, instance: Instance, event: ev.DrainAcknowledged, position: int) -> None:

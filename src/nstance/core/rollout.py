@@ -1,13 +1,16 @@
 """A rollout brings a new revision to every instance of a group: when it starts, pauses, halts and is complete.
 
 The group's record stores each revision and its outcome, so that a new leader neither forgets that a rollout was halted
-nor counts its failures from zero. Every replacement is made from the new revision, so while a rollout is held, all
-voluntary work is held.
+nor counts its failures from zero. While a rollout is held, all voluntary work is held, and instances that have to be
+created anyway are made from the revision before it: the new one is not proven, or fails.
 """
 
+from collections.abc import Set
 from dataclasses import replace
 
 from nstance.core.draft import Draft, drifted
+from nstance.core.triage import is_ended
+from nstance.model.counts import count
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.instance import Cause, Instance
@@ -25,21 +28,23 @@ def update_rollout(draft: Draft) -> None:
     current = draft.current_revision
     if current is None or current.infra_hash != desired.infra_hash:
         current = _start_rollout(draft, desired)
-    elif current.runtime_hash != desired.runtime_hash:
-        current = _put_revision(draft, replace(current, runtime_hash=desired.runtime_hash))
+    elif current.runtime_hash != desired.parts_hash:
+        current = _put_revision(draft, replace(current, runtime_hash=desired.parts_hash))
     if current.outcome not in OPEN:
         return
     if desired.size > 0 and draft.count_ready_and_current() == desired.size == len(draft.capacity()):
         if draft.record is not None and len(draft.record.revisions) > 1:
-            message = f"{_title(current)} complete: {desired.size} instances are ready"
+            message = f"{_title(current)} complete: {count(desired.size, 'instance')} ready"
             draft.add_reason(ReasonCode.ROLLOUT, message)
         _put_revision(draft, replace(current, outcome=Outcome.COMPLETE, finished=draft.now, message=""))
+    elif current.outcome is Outcome.HALTED:
+        return
+    elif current.failures >= desired.max_failures and any(drifted(m, desired) for m in draft.capacity()):
+        failed = count(current.failures, "instance")
+        _halt(draft, current, f"{failed} did not become ready, the last one {current.message}")
     elif current.outcome is Outcome.ROLLING:
-        if current.failures >= desired.max_failures and any(drifted(m, desired) for m in draft.capacity()):
-            _halt(draft, current, f"{current.failures} instances did not become ready, the last one {current.message}")
-        else:
-            _pause_after_canaries(draft, desired, current)
-    elif current.outcome is Outcome.PAUSED:
+        _pause_after_canaries(draft, desired, current)
+    else:
         _end_pause(draft, desired, current)
 
 
@@ -60,7 +65,7 @@ def _start_rollout(draft: Draft, desired: Group) -> Revision:
             revisions[-1] = replace(before, outcome=Outcome.SUPERSEDED, finished=draft.now)
     started = Revision(
         infra_hash=desired.infra_hash,
-        runtime_hash=desired.runtime_hash,
+        runtime_hash=desired.parts_hash,
         started=draft.now,
         by=desired.changed_by,
         resumed_at=draft.now if desired.rolled_back_from else None,  # it was rolled out before: no canaries
@@ -69,17 +74,23 @@ def _start_rollout(draft: Draft, desired: Group) -> Revision:
     if outdated:
         what = "rollback to" if desired.rolled_back_from else "rollout of"
         message = f"{what} revision {short_hash(started.infra_hash)} started by {desired.changed_by}"
-        draft.add_reason(ReasonCode.ROLLOUT, f"{message}: {outdated} instances to be replaced")
-    draft.record = replace(record, revisions=_drop_oldest((*revisions, started)))
+        draft.add_reason(ReasonCode.ROLLOUT, f"{message}: {count(outdated, 'instance')} to be replaced")
+    used = frozenset(m.infra_hash for m in draft.members.values() if not is_ended(m))
+    draft.record = replace(record, revisions=_drop_oldest((*revisions, started), used))
     return started
 
 
-def _drop_oldest(revisions: tuple[Revision, ...]) -> tuple[Revision, ...]:
-    dropped, kept = revisions[:-MAX_REVISIONS], revisions[-MAX_REVISIONS:]
-    if any(r.outcome is Outcome.COMPLETE for r in kept):
-        return kept
-    complete = [r for r in dropped if r.outcome is Outcome.COMPLETE][-1:]
-    return (*complete, *kept[len(complete) :])
+def _drop_oldest(revisions: tuple[Revision, ...], used: Set[str]) -> tuple[Revision, ...]:
+    """`used`: infra hashes of existing instances. Their files and checks come from their revision, so it is kept beyond
+    the limit."""
+    newest = {revision.infra_hash: number for number, revision in enumerate(revisions)}
+    kept = {number for infra_hash, number in newest.items() if infra_hash in used}
+    complete = [number for number, revision in enumerate(revisions) if revision.outcome is Outcome.COMPLETE]
+    kept |= {len(revisions) - 1, *complete[-1:]}
+    for number in reversed(range(len(revisions))):
+        if len(kept) < MAX_REVISIONS:
+            kept.add(number)
+    return tuple(revision for number, revision in enumerate(revisions) if number in kept)
 
 
 def count_failure(draft: Draft, instance: Instance, message: str) -> None:
@@ -133,11 +144,11 @@ def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> No
     if remaining_canaries(draft) != 0 or draft.replacements() or not _are_canaries_ready(draft, desired):
         return
     if desired.stop_after_canary:
-        _halt(draft, current, f"stopped after {desired.canary} instances, as configured")
+        _halt(draft, current, f"stopped after {count(desired.canary, 'instance')}, as configured")
         return
     pause = desired.pause_after_canary
     until = "it is resumed" if pause is None else f"{pause:.0f} s have passed"
-    message = f"paused after {desired.canary} instances until {until}"
+    message = f"paused after {count(desired.canary, 'instance')} until {until}"
     draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} {message}")
     paused = replace(current, outcome=Outcome.PAUSED, paused_at=draft.now, message=message)
     _end_pause(draft, desired, _put_revision(draft, paused))
@@ -164,6 +175,87 @@ def resume_rollout(draft: Draft) -> bool:
     resumed = replace(current, outcome=Outcome.ROLLING, failures=0, finished=None, resumed_at=draft.now, message="")
     _put_revision(draft, resumed)
     return True
+
+
+def needs_fallback(record: GroupRecord | None, desired: Group | None) -> bool:
+    """Whether new instances are not made from the current revision, apart from canaries: its rollout is held, or has yet to
+    pause after its canaries."""
+    current = record.current if record is not None else None
+    if current is None or desired is None or current.infra_hash != desired.infra_hash:
+        return False
+    is_trial = current.outcome is Outcome.ROLLING and desired.canary > 0 and current.resumed_at is None
+    return is_trial or current.outcome in HELD
+
+
+def fallback_revision(record: GroupRecord | None, desired: Group | None) -> Revision | None:
+    """The revision that such instances have: the last complete one, or if there is none, the one before. It is the same
+    before and after the decision that starts the rollout."""
+    current = record.current if record is not None else None
+    if record is None or current is None or desired is None:
+        return None
+    if current.infra_hash == desired.infra_hash and current.outcome not in OPEN:
+        return None
+    earlier = [r for r in reversed(record.revisions) if r.infra_hash != desired.infra_hash]
+    complete = (r for r in earlier if r.outcome is Outcome.COMPLETE)
+    return next(complete, None) or next((r for r in earlier if r.outcome is not Outcome.ROLLED_BACK), None)
+
+
+def group_to_create(draft: Draft, replaces: Instance | None = None) -> Group | None:
+    """What the next instance is made from. None: it cannot be created now. `replaces`: whose place it shares."""
+    desired, fallback = draft.desired, draft.view.fallback
+    if fallback is None or desired is None or not _uses_fallback(draft, desired, fallback.group, replaces):
+        return None if draft.view.blocked else desired
+    return None if fallback.blocked else fallback.group
+
+
+def _uses_fallback(draft: Draft, desired: Group, group: Group | None, replaces: Instance | None) -> bool:
+    current, target = draft.current_revision, fallback_revision(draft.record, desired)
+    if current is None or target is None or not needs_fallback(draft.record, desired):
+        return False
+    if group is not None and group.infra_hash != target.infra_hash:
+        return False
+    if current.outcome is Outcome.HALTED and current.failures:
+        return True
+    # A canary is replaced by another one; there are never more than configured.
+    return sum(not drifted(m, desired) for m in draft.capacity() if m is not replaces) >= desired.canary
+
+
+def group_of(draft: Draft, instance: Instance) -> Group | None:
+    """The group as the revision of an instance that is being created."""
+    fallback = draft.view.fallback.group if draft.view.fallback is not None else None
+    return fallback if fallback is not None and fallback.infra_hash == instance.infra_hash else draft.desired
+
+
+def is_fallback(record: GroupRecord | None, desired: Group | None, instance: Instance) -> bool:
+    """Whether it is of the revision that new instances have instead of the current one."""
+    target = fallback_revision(record, desired) if needs_fallback(record, desired) else None
+    return target is not None and target.infra_hash == instance.infra_hash
+
+
+def is_failed(draft: Draft, instance: Instance) -> bool:
+    """Whether it is of the revision that halted the rollout, did not become ready in time, and has the place of an instance
+    that is gone. Another one of its revision would fail, too, but one of the earlier revision does not."""
+    current, fallback = draft.current_revision, draft.view.fallback
+    if current is None or current.outcome is not Outcome.HALTED or not current.failures or instance.on_demand:
+        return False
+    if fallback is None or fallback.group is None or not needs_fallback(draft.record, draft.desired):
+        return False
+    return (
+        instance.infra_hash == current.infra_hash
+        and instance.ready_at is None
+        and draft.is_unready(instance)
+        and draft.now >= draft.unready_deadline(instance)
+        and draft.replaced_by(instance) is None
+    )
+
+
+def explain_fallback(draft: Draft, group: Group) -> str:
+    """Why an instance is not made from the current revision; empty if it is."""
+    current = draft.current_revision
+    if current is None or group.infra_hash == current.infra_hash or draft.desired is group:
+        return ""
+    state = "has not paused yet" if current.outcome is Outcome.ROLLING else f"is {current.outcome.value}"
+    return f"; made from revision {short_hash(group.infra_hash)}: the {_title(current)} {state}"
 
 
 def can_start(draft: Draft, cause: Cause) -> bool:

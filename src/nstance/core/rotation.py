@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from nstance.core import creating, health, leaving, replacing, rollout
 from nstance.core.draft import Draft, drifted
 from nstance.model.events import NoticeKind
-from nstance.model.group import Group, UpdateOrder
+from nstance.model.group import Group, Preference, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
 
 _MESSAGES = {
     Cause.DRIFT: "instance is of an outdated revision",
     Cause.SPOT: "provider hints that it may reclaim the VM",
     Cause.ELIGIBLE_EXPIRY: "instance is past its eligible age",
+    Cause.PREFERENCE: "a better market or instance type may have capacity again",
 }
 
 
@@ -47,6 +48,8 @@ def rotate_instances(draft: Draft) -> None:
             if replacing.start_replacement(draft, cause, member) is None:
                 return
             surge -= 1
+        elif cause is Cause.PREFERENCE:
+            return  # only by creating the replacement first: the better offer may still have no capacity
         elif missing < desired.max_unavailable and creating.can_create(draft):
             if is_unready:
                 unready -= 1
@@ -85,8 +88,9 @@ def _order_candidates(draft: Draft) -> Iterator[tuple[Cause, Instance]]:
 
 def _candidates(draft: Draft, *, unready: bool | None = None, aged: bool = False) -> Iterator[tuple[Cause, Instance]]:
     """`aged`: also those that are only old."""
-    replacements = draft.replacements()
-    for member in draft.triage.outdated:
+    replacements, desired = draft.replacements(), draft.desired
+    is_strict = desired is not None and desired.prefer is Preference.STRICT
+    for member in draft.capacity() if is_strict else draft.triage.outdated:
         if member.state is not State.RUNNING or member.on_demand or member.id in replacements:
             continue
         if unready is not None and draft.is_unready(member) is not unready:
@@ -132,7 +136,7 @@ def is_leaving_voluntarily(draft: Draft, instance: Instance) -> bool:
         return False
     if instance.cause is Cause.SPOT:
         return draft.observation(instance.id).agent.notice is NoticeKind.REBALANCE
-    return instance.cause is Cause.DRIFT or instance.cause is Cause.ELIGIBLE_EXPIRY
+    return instance.cause in (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE)
 
 
 def count_occupied_places(draft: Draft) -> int:

@@ -5,7 +5,9 @@ surplus. An instance whose creation has an unknown outcome counts too: treating 
 """
 
 import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from operator import attrgetter
 
 from nstance.core import adopting, creating, draining, leaving, rotation
@@ -61,7 +63,8 @@ def scale_down(draft: Draft) -> None:
     message = f"scaling down: {places} instances, desired size is {draft.size}"
     replacements = draft.replacements()
     linked = {m.id for group in replacements.values() for m in group}
-    heap = [(_rank(draft, m), m) for m in draft.capacity() if m.id not in linked]
+    chosen = _chosen_ranks(draft, replacements)
+    heap = [(_rank(draft, m, chosen), m) for m in draft.capacity() if m.id not in linked]
     heapq.heapify(heap)
     while places > draft.size:
         _, instance = heapq.heappop(heap)
@@ -73,7 +76,7 @@ def scale_down(draft: Draft) -> None:
             if replacement.state is State.RUNNING:
                 places += 1
                 replacement = draft.put(replace(replacement, replaces=None, replaces_for=None))
-                heapq.heappush(heap, (_rank(draft, replacement), replacement))
+                heapq.heappush(heap, (_rank(draft, replacement, chosen), replacement))
             else:
                 _remove_surplus(draft, replacement, message)
                 waiting += replacements.get(replacement.id, ())
@@ -85,9 +88,22 @@ def _remove_surplus(draft: Draft, instance: Instance, message: str) -> None:
     leaving.remove_instance(draft, instance, Cause.SCALE_DOWN, message)
 
 
-def _rank(draft: Draft, instance: Instance) -> tuple[bool, bool, bool, bool, InstanceId]:
-    """Sorts the first to be removed first: never registered, then suspect, then unready, then drifted, then oldest."""
+def _chosen_ranks(draft: Draft, replacements: Mapping[InstanceId, Sequence[Instance]]) -> dict[InstanceId, int]:
+    """The chosen instances with their ranks. An instance shares its place with its replacement: if that one is chosen, the
+    place is."""
+    ranks = {m.id: m.removal_rank for m in draft.capacity() if m.removal_rank is not None}
+    for id, group in replacements.items():
+        if found := [m.removal_rank for m in group if m.removal_rank is not None]:
+            ranks[id] = min([*found, ranks.get(id, found[0])])
+    return ranks
+
+
+def _rank(
+    draft: Draft, instance: Instance, chosen: Mapping[InstanceId, int]
+) -> tuple[float, bool, bool, bool, bool, InstanceId]:
+    """Sorts the first to be removed first: chosen by a caller, then never registered, suspect, unready, drifted, oldest."""
     return (
+        chosen.get(instance.id, inf),
         instance.state is State.RUNNING,
         not instance.suspect,
         not draft.is_unready(instance),

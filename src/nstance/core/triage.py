@@ -27,6 +27,7 @@ class Limits:
     ready_timeout: float
     unhealthy_after: float
     deleted_retention: float
+    listening_since: float  # when this term began to accept agents
     reconnect_until: float  # until then agents may still be reconnecting to a new leader
 
 
@@ -131,9 +132,12 @@ def unready_deadline(member: Instance, agent: AgentObservation, limits: Limits) 
     """When a running instance that is not ready becomes unhealthy if nothing changes."""
     due = inf if agent.failing_since is None else agent.failing_since + limits.unhealthy_after
     if member.ready_at is None and member.registered is not None:
-        # It may have become ready and not been able to report it: after a change of leaders or a lost connection.
         timeout = max(member.registered, agent.unblocked_at) + limits.ready_timeout
-        due = min(due, max(timeout, limits.reconnect_until, agent.connected_since + limits.suspect_after))
+        # It may have become ready and not been able to report it: after a change of leaders or a lost connection.
+        if member.registered < limits.listening_since:
+            timeout = max(timeout, limits.reconnect_until)
+        absence = max(0.0, agent.connected_since - member.registered)  # next to nothing for a first connection
+        due = min(due, max(timeout, agent.connected_since + min(limits.suspect_after, absence)))
     return due
 
 

@@ -96,14 +96,16 @@ _text, _flag, _number = _exactly(str), _exactly(bool), _exactly(float, int)
 _DRAIN = {"started": _number, "cause": Cause, "deadline": _number, "waits": _flag}
 _NONCE = {"jti": _text, "issued": _exactly(int), "expires": _exactly(int)}
 _INSTANCE: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("id", "tenant", "group", "template", "instance_type", "subnet", "infra_hash"), _text),
+    **dict.fromkeys(("id", "tenant", "group", "template", "market", "instance_type", "subnet", "infra_hash"), _text),
     **dict.fromkeys(("request_hash", "ip4", "ip6", "hostname", "public_key", "certificate_serial", "message"), _text),
+    "requester": _text,
     **dict.fromkeys(("replaces", "predecessor", "provider_id", "duplicate_vm"), _or_none(_text)),
-    **dict.fromkeys(("on_demand", "replace_wanted", "suspect", "seen", "vacant"), _flag),
+    **dict.fromkeys(("on_demand", "own_type", "replace_wanted", "suspect", "seen", "vacant"), _flag),
     **dict.fromkeys(
         ("made", "registered", "ready_at", "certificate_expires", "ended", "drain_timeout"), _or_none(_number)
     ),
     **dict.fromkeys(("cause", "replaces_for"), _or_none(Cause)),
+    "removal_rank": _or_none(_exactly(int)),
     "created": _number,
     "state": State,
     "vars": _texts,

@@ -12,6 +12,7 @@ from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import Change, Instance
 from nstance.model.observation import Observation
+from nstance.model.offer import CapacityKey, Exhaustion
 from nstance.model.rollout import GroupRecord
 from nstance.model.vm import UnknownVm
 
@@ -67,6 +68,7 @@ class ReasonCode(Enum):
     SUPERSEDED = "superseded"
     ORPHAN = "orphan"
     REFUSED = "refused"
+    PREFERENCE = "preferred-offer"
     CREATED = "created"
     REGISTERED = "registered"
     CREATE_FAILED = "create-failed"
@@ -93,6 +95,7 @@ class ReasonCode(Enum):
     CONFIG = "config"
     CLOCK = "clock"
     SECURITY = "security"
+    CREDENTIALS = "credentials"
 
 
 # Reasons that a person should look at: logged as warnings and highlighted by the admin tool.
@@ -117,6 +120,7 @@ TROUBLE = frozenset(
         ReasonCode.UNKNOWN_VM,
         ReasonCode.CLOCK,
         ReasonCode.SECURITY,
+        ReasonCode.CREDENTIALS,
     }
 )
 
@@ -133,12 +137,14 @@ class Rejection(Enum):
 
     UNKNOWN = "unknown"  # no such instance or group
     ENDING = "ending"  # the instance is deleting or deleted
+    LIMIT = "limit"  # as many on-demand instances as its template allows
     NOT_DRAINING = "not-draining"
     KEY_BOUND = "key-bound"  # the nonce belongs to another key
     EXISTS = "exists"
     ON_DEMAND = "on-demand"  # such instances are never replaced
     PAUSED = "paused"
     NO_ROOM = "no-room"  # the group has its size
+    NO_CAPACITY = "no-capacity"  # every offer is exhausted
     NOT_RUNNING = "not-running"
     NOT_HELD = "not-held"  # the rollout is neither paused nor halted
 
@@ -150,10 +156,18 @@ class Trend:
     failures: int = 0
     counted_at: float = 0.0
     retry_at: float = 0.0
-    refused_subnets: Mapping[str, float] = field(default_factory=dict)  # subnet → until when it is avoided
+    no_capacity_until: float = 0.0  # no offer had capacity: when the first one is tried again
     last_error: str = ""
     infra_hash: str = ""  # of the configuration that failed: a corrected one need not wait
     unready: bool = False  # so many instances are unhealthy at once that they are replaced one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The revision that a group's new instances have while a rollout is held."""
+
+    group: Group | None  # the group as that revision; None: it is being read
+    blocked: str = ""  # why none of its instances can be created now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +192,10 @@ class View:
     # When a drainer of the tenant last watched. At the start of a term: now, if the tenant had one in the last term,
     # because it may be about to reconnect.
     operator_seen: float | None = None
+    exhausted: Mapping[CapacityKey, Exhaustion] = field(default_factory=dict)  # of the whole shard
     crowded: Set[str] = frozenset()  # subnets that are nearly full
     blocked: str = ""  # why no create request can be built now (userdata or image unavailable)
+    fallback: Fallback | None = None  # None: there is no earlier revision that instances can be made from
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,4 +207,5 @@ class Decision:
     trend: Trend = Trend()
     rejections: Mapping[int, Rejection] = field(default_factory=dict)  # by position of the event
     record: GroupRecord | None = None  # the new group record; None: unchanged
+    exhausted: Mapping[CapacityKey, Exhaustion] | None = None  # of the whole shard; None: unchanged
     wake_at: float | None = None

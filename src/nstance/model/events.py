@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from nstance.model.ids import InstanceId, ProviderId
+from nstance.model.offer import CapacityScope
 
 
 class VmState(Enum):
@@ -25,6 +26,7 @@ class Failure(Enum):
     UNAVAILABLE = "unavailable"
     UNKNOWN = "unknown-outcome"
     UNSENT = "unsent"  # no longer needed when its turn came: the provider was not called
+    SKIPPED = "skipped"  # its offer was refused to another instance meanwhile: the provider was not called
     STALE = "stale"  # the request cannot be repeated byte by byte, and the provider does not know its VM
 
 
@@ -60,6 +62,7 @@ class VmCreateFailed:
     id: InstanceId
     failure: Failure
     message: str
+    scope: CapacityScope | None = None  # what the failure says something about; None: nothing about the offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,9 @@ class InstanceRequested:
     id: InstanceId
     instance_type: str = ""
     vars: Mapping[str, str] = field(default_factory=dict)
+    requester: str = ""
+    limit: int | None = None  # of the group's on-demand instances; None: no limit
+    requester_limit: int | None = None  # of those of this requester
     by: str = ""
 
 
@@ -215,6 +221,14 @@ class AdoptionRequested(_InstanceRequest):
 
 class ReleaseRequested(_InstanceRequest):
     """A request to delete an unknown VM."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalOrdered:
+    """The instances that leave first when the group shrinks, in this order. Replaces an earlier order."""
+
+    ids: tuple[InstanceId, ...]
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,5 +257,6 @@ ConnectionEvent = Registered | Renewed | AgentConnected | AgentLost | AgentResta
 AgentEvent = ConnectionEvent | ReadinessReported | NoticeReceived
 InstanceRequest = DrainAcknowledged | DeletionRequested | ReplacementRequested
 MemberEvent = VmEvent | DuplicateVmEvent | AgentEvent | InstanceRequest  # about an instance that has a record
-GroupEvent = OrphanFound | InstanceRequested | AdoptionRequested | ReleaseRequested | GroupDeleted | RolloutResumed
+GroupRequest = InstanceRequested | AdoptionRequested | ReleaseRequested | RemovalOrdered
+GroupEvent = OrphanFound | GroupRequest | GroupDeleted | RolloutResumed
 Event = MemberEvent | GroupEvent | GroupChanged | TimerFired

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from nstance.model.ids import GroupKey, Kind
 
+CAPACITY_RETRY_SECONDS = 180.0
+
 
 class UpdateOrder(StrEnum):
     PARALLEL = "parallel"  # as many at once as the limits allow
@@ -17,6 +19,11 @@ class OnFailure(StrEnum):
     ROLLBACK = "rollback"
 
 
+class Preference(StrEnum):
+    LOOSE = "loose"  # an instance on a less preferred market or type stays there
+    STRICT = "strict"  # it is replaced when a better one has capacity again
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """What `core` needs to know about a group. Arguments, files and userdata stay in the configuration."""
@@ -25,11 +32,15 @@ class Group:
     size: int
     template: str
     kind: Kind
-    instance_type: str = ""
+    instance_types: tuple[str, ...] = ()  # in order of preference
+    markets: tuple[str, ...] = ()  # in order of preference; empty: as the arguments say
+    prefer: Preference = Preference.LOOSE
+    capacity_retry: float = CAPACITY_RETRY_SECONDS  # how long an offer without capacity is avoided at first
     subnet_pool: str = ""
     subnets: tuple[str, ...] = ()  # of the pool, in the order to try them
     infra_hash: str = ""
-    runtime_hash: str = ""
+    runtime_hash: str = ""  # of files, vars and certificates
+    parts_hash: str = ""  # of these and the checks; together with the infra hash it names the stored spec
     drain_timeout: float = 300.0
     registration_timeout: float = 300.0
     load_balancers: tuple[str, ...] = ()
@@ -50,6 +61,11 @@ class Group:
     static: bool = True
     overridden: bool = False  # static, and the API has overridden a setting
     paused: bool = False
+
+    @property
+    def instance_type(self) -> str:
+        """The preferred one."""
+        return self.instance_types[0] if self.instance_types else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

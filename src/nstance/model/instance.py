@@ -59,6 +59,7 @@ class Cause(Enum):
     SUPERSEDED = "superseded"  # a replacement that is no longer needed
     ORPHAN = "orphan"  # a VM with our tags and without a record
     REFUSED = "refused"  # the provider will not create it
+    PREFERENCE = "preferred-offer"  # a better market or instance type has capacity again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +94,16 @@ class Instance:
     predecessor: InstanceId | None = None  # whose place it fills: that one was gone before this one was created
     vacant: bool = False  # it left a place that the group wants filled, and nothing was created for that yet
     replace_wanted: bool = False  # its replacement was requested
+    removal_rank: int | None = None  # chosen to leave when the group shrinks, lowest first; None: not chosen
     suspect: bool = False  # its agent is unresponsive although its VM runs; a mark, not a state
     template: str = ""
+    # The offer in which it is created: another one if the provider had no capacity in the first.
+    market: str = ""
     instance_type: str = ""
     subnet: str = ""
+    own_type: bool = False  # its instance type was requested: it is created with no other
     vars: Mapping[str, str] = field(default_factory=dict)  # of an on-demand request
+    requester: str = ""  # on whose behalf an on-demand instance was requested
     infra_hash: str = ""
     request_hash: str = ""  # of the rendered create request
     nonce: Nonce | None = None

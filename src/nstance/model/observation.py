@@ -48,7 +48,9 @@ class CallObservation:
 
     own_intent: bool = False  # the intent was written in this term, so no earlier leader has sent a create call
     creating: bool = False
+    create_asked: float = 0.0  # when the last create call was decided
     create_attempts: int = 0
+    server_errors: int = 0  # of create calls in the instance's offer, in a row
     create_due: float = 0.0
     checking: bool = False
     checks: int = 0

@@ -5,7 +5,9 @@ from enum import Enum
 
 from nstance.model.ids import GroupKey
 
-MAX_REVISIONS = 10  # per group; the oldest are dropped first, but never the last complete one
+MAX_REVISIONS = (
+    10  # per group; the oldest are dropped first, but never the last complete one nor one that instances have
+)
 
 
 class Outcome(Enum):
@@ -25,7 +27,7 @@ class Revision:
     outcome: Outcome = Outcome.ROLLING
     finished: float | None = None  # when it was completed, halted or replaced by another revision
     failures: int = 0  # instances of it that did not become ready
-    runtime_hash: str = ""  # of the files and vars that were last active with it
+    runtime_hash: str = ""  # of the files, vars and checks that were last active with it (`Group.parts_hash`)
     paused_at: float | None = None  # when its canaries were done
     resumed_at: float | None = None  # when a person or a timer resumed it: it does not pause again
     message: str = ""  # why it is halted or paused

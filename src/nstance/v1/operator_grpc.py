@@ -104,6 +104,10 @@ class OperatorServiceBase(abc.ABC):
         pass
 
     @abc.abstractmethod
+    async def GetControlPlane(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.GetControlPlaneRequest, nstance.v1.operator_pb2.ControlPlane]') -> None:
+        pass
+
+    @abc.abstractmethod
     async def RevokeOperator(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.RevokeOperatorRequest, nstance.v1.operator_pb2.RevokeOperatorResponse]') -> None:
         pass
 
@@ -244,6 +248,12 @@ class OperatorServiceBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 nstance.v1.operator_pb2.ListEventsRequest,
                 nstance.v1.operator_pb2.ListEventsResponse,
+            ),
+            '/nstance.v1.OperatorService/GetControlPlane': grpclib.const.Handler(
+                self.GetControlPlane,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.GetControlPlaneRequest,
+                nstance.v1.operator_pb2.ControlPlane,
             ),
             '/nstance.v1.OperatorService/RevokeOperator': grpclib.const.Handler(
                 self.RevokeOperator,
@@ -394,6 +404,12 @@ class OperatorServiceStub:
             '/nstance.v1.OperatorService/ListEvents',
             nstance.v1.operator_pb2.ListEventsRequest,
             nstance.v1.operator_pb2.ListEventsResponse,
+        )
+        self.GetControlPlane = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/GetControlPlane',
+            nstance.v1.operator_pb2.GetControlPlaneRequest,
+            nstance.v1.operator_pb2.ControlPlane,
         )
         self.RevokeOperator = grpclib.client.UnaryUnaryMethod(
             channel,

@@ -272,6 +272,26 @@ class GroupStatus(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CapacityEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     KEY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
@@ -293,7 +313,18 @@ class GroupStatus(_message.Message):
     BLOCKED_FIELD_NUMBER: _builtins.int
     OVERRIDES_FIELD_NUMBER: _builtins.int
     NOT_READY_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    OPERATING_SYSTEM_FIELD_NUMBER: _builtins.int
+    INFRA_HASH_FIELD_NUMBER: _builtins.int
+    RUNTIME_HASH_FIELD_NUMBER: _builtins.int
+    ROLLED_BACK_FROM_FIELD_NUMBER: _builtins.int
+    FILE_INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPES_FIELD_NUMBER: _builtins.int
+    MARKETS_FIELD_NUMBER: _builtins.int
+    PREFER_FIELD_NUMBER: _builtins.int
+    EXHAUSTED_OFFERS_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tenant: _builtins.str
     template: _builtins.str
@@ -310,6 +341,19 @@ class GroupStatus(_message.Message):
     on_demand: _builtins.int
     not_ready: _builtins.int
     """registered, but not ready"""
+    architecture: _builtins.str
+    """amd64 or arm64"""
+    operating_system: _builtins.str
+    infra_hash: _builtins.str
+    """of what its instances are made of"""
+    runtime_hash: _builtins.str
+    """of what their files are made of"""
+    rolled_back_from: _builtins.str
+    """infra hash of the configured revision, while a rollback keeps it from being active"""
+    file_instance_type: _builtins.str
+    """of a static group: what the configuration file says"""
+    prefer: _builtins.str
+    """loose or strict"""
     @_builtins.property
     def vars(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -331,8 +375,24 @@ class GroupStatus(_message.Message):
         """of a static group: what the API has set, whatever the configuration file says"""
 
     @_builtins.property
+    def capacity(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """of one instance, as Kubernetes quantities by resource; empty: not known"""
+
+    @_builtins.property
     def config(self) -> Global___GroupConfig:
         """what was set through the API: change this and send it back; `vars` above is everything merged"""
+
+    @_builtins.property
+    def instance_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """in order of preference; `instance_type` is the first"""
+
+    @_builtins.property
+    def markets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """in order of preference; empty: as the arguments say"""
+
+    @_builtins.property
+    def exhausted_offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExhaustedOffer]:
+        """of the group's: not tried now"""
 
     def __init__(
         self,
@@ -358,15 +418,63 @@ class GroupStatus(_message.Message):
         blocked: _abc.Iterable[_builtins.str] | None = ...,
         overrides: _abc.Iterable[Global___Override] | None = ...,
         not_ready: _builtins.int = ...,
+        capacity: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        architecture: _builtins.str = ...,
+        operating_system: _builtins.str = ...,
+        infra_hash: _builtins.str = ...,
+        runtime_hash: _builtins.str = ...,
+        rolled_back_from: _builtins.str = ...,
+        file_instance_type: _builtins.str = ...,
         config: Global___GroupConfig | None = ...,
+        instance_types: _abc.Iterable[_builtins.str] | None = ...,
+        markets: _abc.Iterable[_builtins.str] | None = ...,
+        prefer: _builtins.str = ...,
+        exhausted_offers: _abc.Iterable[Global___ExhaustedOffer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "rollout", b"rollout", "size_source", b"size_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "blocked", b"blocked", "config", b"config", "draining", b"draining", "etag", b"etag", "instance_type", b"instance_type", "key", b"key", "last_error", b"last_error", "not_ready", b"not_ready", "on_demand", b"on_demand", "overrides", b"overrides", "paused", b"paused", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rollout", b"rollout", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "architecture", b"architecture", "blocked", b"blocked", "capacity", b"capacity", "config", b"config", "draining", b"draining", "etag", b"etag", "exhausted_offers", b"exhausted_offers", "file_instance_type", b"file_instance_type", "infra_hash", b"infra_hash", "instance_type", b"instance_type", "instance_types", b"instance_types", "key", b"key", "last_error", b"last_error", "markets", b"markets", "not_ready", b"not_ready", "on_demand", b"on_demand", "operating_system", b"operating_system", "overrides", b"overrides", "paused", b"paused", "prefer", b"prefer", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rolled_back_from", b"rolled_back_from", "rollout", b"rollout", "runtime_hash", b"runtime_hash", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupStatus: _TypeAlias = GroupStatus  # noqa: Y015
+
+@_typing.final
+class ExhaustedOffer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MARKET_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
+    SUBNET_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    RETRY_UNIX_MS_FIELD_NUMBER: _builtins.int
+    SERVER_ERROR_FIELD_NUMBER: _builtins.int
+    market: _builtins.str
+    instance_type: _builtins.str
+    subnet: _builtins.str
+    message: _builtins.str
+    """the provider's"""
+    retry_unix_ms: _builtins.int
+    """when it may be tried again"""
+    server_error: _builtins.bool
+    """the provider failed there repeatedly: still used if nothing else is left"""
+    def __init__(
+        self,
+        *,
+        market: _builtins.str = ...,
+        instance_type: _builtins.str = ...,
+        subnet: _builtins.str = ...,
+        message: _builtins.str = ...,
+        retry_unix_ms: _builtins.int = ...,
+        server_error: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_type", b"instance_type", "market", b"market", "message", b"message", "retry_unix_ms", b"retry_unix_ms", "server_error", b"server_error", "subnet", b"subnet"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExhaustedOffer: _TypeAlias = ExhaustedOffer  # noqa: Y015
 
 @_typing.final
 class Override(_message.Message):
@@ -822,6 +930,7 @@ class UpsertGroupRequest(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     UNSET_FIELD_NUMBER: _builtins.int
+    REMOVE_FIRST_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     etag: _builtins.str
     """optional: ABORTED if the group has another one"""
@@ -833,6 +942,12 @@ class UpsertGroupRequest(_message.Message):
     def unset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """overrides to give back to the configuration file: size, instance_type, vars, vars.NAME"""
 
+    @_builtins.property
+    def remove_first(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Instance IDs of the group: if it shrinks, these leave first, in this order. A list replaces the one before; an empty one
+        changes nothing. Unknown IDs are ignored, because an instance may have left meanwhile.
+        """
+
     def __init__(
         self,
         *,
@@ -841,10 +956,11 @@ class UpsertGroupRequest(_message.Message):
         etag: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         unset: _abc.Iterable[_builtins.str] | None = ...,
+        remove_first: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "dry_run", b"dry_run", "etag", b"etag", "key", b"key", "unset", b"unset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "dry_run", b"dry_run", "etag", b"etag", "key", b"key", "remove_first", b"remove_first", "unset", b"unset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1201,6 +1317,8 @@ class InstanceStatus(_message.Message):
     READY_UNIX_MS_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    MARKET_FIELD_NUMBER: _builtins.int
     CLONED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     provider_id: _builtins.str
@@ -1233,6 +1351,8 @@ class InstanceStatus(_message.Message):
     """when it was ready for the first time"""
     revision: _builtins.str
     """infra hash"""
+    market: _builtins.str
+    """spot or on-demand; empty: as the arguments say"""
     cloned: _builtins.bool
     """two agents used its identity at the same time, within the last ten minutes"""
     @_builtins.property
@@ -1241,6 +1361,10 @@ class InstanceStatus(_message.Message):
 
     @_builtins.property
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckStatus]: ...
+    @_builtins.property
+    def report(self) -> Global___AgentReport:
+        """only of GetInstanceStatus, while its agent is connected"""
+
     def __init__(
         self,
         *,
@@ -1272,15 +1396,94 @@ class InstanceStatus(_message.Message):
         ready_unix_ms: _builtins.int = ...,
         checks: _abc.Iterable[Global___CheckStatus] | None = ...,
         revision: _builtins.str = ...,
+        report: Global___AgentReport | None = ...,
+        market: _builtins.str = ...,
         cloned: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "cloned", b"cloned", "connected", b"connected", "created_unix_ms", b"created_unix_ms", "drain_deadline_unix_ms", b"drain_deadline_unix_ms", "drifted", b"drifted", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "last_report_unix_ms", b"last_report_unix_ms", "message", b"message", "not_ready", b"not_ready", "on_demand", b"on_demand", "plan", b"plan", "provider_id", b"provider_id", "ready", b"ready", "ready_unix_ms", b"ready_unix_ms", "reason", b"reason", "registered_unix_ms", b"registered_unix_ms", "replaces", b"replaces", "revision", b"revision", "state", b"state", "subnet", b"subnet", "suspect", b"suspect", "vm_gone", b"vm_gone", "vm_status", b"vm_status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "cloned", b"cloned", "connected", b"connected", "created_unix_ms", b"created_unix_ms", "drain_deadline_unix_ms", b"drain_deadline_unix_ms", "drifted", b"drifted", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "last_report_unix_ms", b"last_report_unix_ms", "market", b"market", "message", b"message", "not_ready", b"not_ready", "on_demand", b"on_demand", "plan", b"plan", "provider_id", b"provider_id", "ready", b"ready", "ready_unix_ms", b"ready_unix_ms", "reason", b"reason", "registered_unix_ms", b"registered_unix_ms", "replaces", b"replaces", "report", b"report", "revision", b"revision", "state", b"state", "subnet", b"subnet", "suspect", b"suspect", "vm_gone", b"vm_gone", "vm_status", b"vm_status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InstanceStatus: _TypeAlias = InstanceStatus  # noqa: Y015
+
+@_typing.final
+class AgentReport(_message.Message):
+    """What a connected agent reported last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    UPTIME_SECONDS_FIELD_NUMBER: _builtins.int
+    CPU_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_PERCENT_FIELD_NUMBER: _builtins.int
+    DISK_PERCENT_FIELD_NUMBER: _builtins.int
+    LOAD1_FIELD_NUMBER: _builtins.int
+    FILES_HASH_FIELD_NUMBER: _builtins.int
+    WANTED_FILES_HASH_FIELD_NUMBER: _builtins.int
+    FILES_ERROR_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    uptime_seconds: _builtins.float
+    cpu_percent: _builtins.float
+    memory_percent: _builtins.float
+    disk_percent: _builtins.float
+    load1: _builtins.float
+    files_hash: _builtins.str
+    """of the installed file set"""
+    wanted_files_hash: _builtins.str
+    """of the one that it should have; empty: not known yet"""
+    files_error: _builtins.str
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalledFile]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        uptime_seconds: _builtins.float = ...,
+        cpu_percent: _builtins.float = ...,
+        memory_percent: _builtins.float = ...,
+        disk_percent: _builtins.float = ...,
+        load1: _builtins.float = ...,
+        files_hash: _builtins.str = ...,
+        wanted_files_hash: _builtins.str = ...,
+        files_error: _builtins.str = ...,
+        files: _abc.Iterable[Global___InstalledFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_percent", b"cpu_percent", "disk_percent", b"disk_percent", "files", b"files", "files_error", b"files_error", "files_hash", b"files_hash", "load1", b"load1", "memory_percent", b"memory_percent", "uptime_seconds", b"uptime_seconds", "version", b"version", "wanted_files_hash", b"wanted_files_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentReport: _TypeAlias = AgentReport  # noqa: Y015
+
+@_typing.final
+class InstalledFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    sha256: _builtins.str
+    expires_unix: _builtins.int
+    """of a certificate"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        expires_unix: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix", b"expires_unix", "name", b"name", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstalledFile: _TypeAlias = InstalledFile  # noqa: Y015
 
 @_typing.final
 class CheckStatus(_message.Message):
@@ -1339,11 +1542,14 @@ class CreateInstanceRequest(_message.Message):
     INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
     VARS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    REQUESTER_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     uuid: _builtins.str
     """a UUIDv7 of the caller's choice: repeating the call makes no second instance"""
     instance_type: _builtins.str
     dry_run: _builtins.bool
+    requester: _builtins.str
+    """on whose behalf, for example a Kubernetes namespace; the template may limit each one's number"""
     @_builtins.property
     def vars(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -1354,10 +1560,11 @@ class CreateInstanceRequest(_message.Message):
         instance_type: _builtins.str = ...,
         vars: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         dry_run: _builtins.bool = ...,
+        requester: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "group", b"group", "instance_type", b"instance_type", "uuid", b"uuid", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "group", b"group", "instance_type", b"instance_type", "requester", b"requester", "uuid", b"uuid", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1476,12 +1683,15 @@ class WatchRequest(_message.Message):
     INSTANCES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     DRAINS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     groups: _builtins.bool
     """none set: all"""
     instances: _builtins.bool
     errors: _builtins.bool
     drains: _builtins.bool
     """this watcher acknowledges drains: deletions wait for it"""
+    events: _builtins.bool
+    """never sent unless set: each event when it is in the journal, whatever its reason"""
     def __init__(
         self,
         *,
@@ -1489,10 +1699,11 @@ class WatchRequest(_message.Message):
         instances: _builtins.bool = ...,
         errors: _builtins.bool = ...,
         drains: _builtins.bool = ...,
+        events: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "errors", b"errors", "groups", b"groups", "instances", b"instances"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "errors", b"errors", "events", b"events", "groups", b"groups", "instances", b"instances"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1508,6 +1719,7 @@ class WatchMessage(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SNAPSHOT_END_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     group_deleted: _builtins.str
     @_builtins.property
@@ -1518,6 +1730,8 @@ class WatchMessage(_message.Message):
     def error(self) -> Global___Event: ...
     @_builtins.property
     def snapshot_end(self) -> Global___SnapshotEnd: ...
+    @_builtins.property
+    def event(self) -> Global___Event: ...
     def __init__(
         self,
         *,
@@ -1527,12 +1741,13 @@ class WatchMessage(_message.Message):
         instance: Global___InstanceEvent | None = ...,
         error: Global___Event | None = ...,
         snapshot_end: Global___SnapshotEnd | None = ...,
+        event: Global___Event | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group", "group_deleted", b"group_deleted", "instance", b"instance", "kind", b"kind", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "event", b"event", "group", b"group", "group_deleted", b"group_deleted", "instance", b"instance", "kind", b"kind", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group", "group_deleted", b"group_deleted", "instance", b"instance", "kind", b"kind", "sequence", b"sequence", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "event", b"event", "group", b"group", "group_deleted", b"group_deleted", "instance", b"instance", "kind", b"kind", "sequence", b"sequence", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["group", "group_deleted", "instance", "error", "snapshot_end"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["group", "group_deleted", "instance", "error", "snapshot_end", "event"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1572,6 +1787,9 @@ class InstanceEvent(_message.Message):
     IPV6_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     NOT_READY_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     provider_id: _builtins.str
     group: _builtins.str
@@ -1589,6 +1807,10 @@ class InstanceEvent(_message.Message):
     ipv6: _builtins.str
     ready: _builtins.bool
     not_ready: _builtins.str
+    suspect: _builtins.bool
+    instance_type: _builtins.str
+    revision: _builtins.str
+    """infra hash"""
     def __init__(
         self,
         *,
@@ -1607,10 +1829,13 @@ class InstanceEvent(_message.Message):
         ipv6: _builtins.str = ...,
         ready: _builtins.bool = ...,
         not_ready: _builtins.str = ...,
+        suspect: _builtins.bool = ...,
+        instance_type: _builtins.str = ...,
+        revision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "drain_cancelled", b"drain_cancelled", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "ipv4", b"ipv4", "ipv6", b"ipv6", "not_ready", b"not_ready", "on_demand", b"on_demand", "provider_id", b"provider_id", "ready", b"ready", "reason", b"reason", "state", b"state", "vm_gone", b"vm_gone", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "drain_cancelled", b"drain_cancelled", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "not_ready", b"not_ready", "on_demand", b"on_demand", "provider_id", b"provider_id", "ready", b"ready", "reason", b"reason", "revision", b"revision", "state", b"state", "suspect", b"suspect", "vm_gone", b"vm_gone", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1661,12 +1886,17 @@ class ListEventsRequest(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     AFTER_ID_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     instance_id: _builtins.str
     limit: _builtins.int
     """newest; 0: 100"""
     after_id: _builtins.int
     """only newer ones: for following"""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only of these; none: all"""
+
     def __init__(
         self,
         *,
@@ -1674,10 +1904,11 @@ class ListEventsRequest(_message.Message):
         instance_id: _builtins.str = ...,
         limit: _builtins.int = ...,
         after_id: _builtins.int = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "group", b"group", "instance_id", b"instance_id", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "group", b"group", "instance_id", b"instance_id", "limit", b"limit", "reasons", b"reasons"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1704,6 +1935,140 @@ class ListEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class GetControlPlaneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetControlPlaneRequest: _TypeAlias = GetControlPlaneRequest  # noqa: Y015
+
+@_typing.final
+class ControlPlane(_message.Message):
+    """The leader of a shard and its standbys, for people who look after them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LEADING_MS_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    PROVIDER_RATE_FIELD_NUMBER: _builtins.int
+    TIME_UNIX_MS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    leader: _builtins.str
+    epoch: _builtins.int
+    leading_ms: _builtins.int
+    """for how long"""
+    provider_rate: _builtins.float
+    """calls per second that a throttling provider gets; 0: not limited"""
+    time_unix_ms: _builtins.int
+    """by the leader's clock; 0: it is too old to tell"""
+    version: _builtins.str
+    """of the leader's program"""
+    @_builtins.property
+    def standbys(self) -> _containers.RepeatedCompositeFieldContainer[Global___Standby]: ...
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricSample]:
+        """of the leader's process; none that names a tenant"""
+
+    def __init__(
+        self,
+        *,
+        leader: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        leading_ms: _builtins.int = ...,
+        standbys: _abc.Iterable[Global___Standby] | None = ...,
+        metrics: _abc.Iterable[Global___MetricSample] | None = ...,
+        provider_rate: _builtins.float = ...,
+        time_unix_ms: _builtins.int = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "leader", b"leader", "leading_ms", b"leading_ms", "metrics", b"metrics", "provider_rate", b"provider_rate", "standbys", b"standbys", "time_unix_ms", b"time_unix_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControlPlane: _TypeAlias = ControlPlane  # noqa: Y015
+
+@_typing.final
+class Standby(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    ANSWERED_MS_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    answered_ms: _builtins.int
+    """ago: its last answer to a heartbeat"""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        answered_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_ms", b"answered_ms", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Standby: _TypeAlias = Standby  # noqa: Y015
+
+@_typing.final
+class MetricSample(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.float
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricSample: _TypeAlias = MetricSample  # noqa: Y015
 
 @_typing.final
 class RevokeOperatorRequest(_message.Message):

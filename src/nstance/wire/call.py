@@ -4,6 +4,7 @@ An error status comes back as its GRPCError; everything that means "no answer" a
 answer does not mean that nothing was done.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from grpclib.client import UnaryUnaryMethod
@@ -13,13 +14,21 @@ from h2.exceptions import ProtocolError
 
 from nstance.wire.status import UnreachableError
 
+PERSON_HEADER = "nstance-person"  # metadata of a call: the person that asked an operator for it
+
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 
-async def call(method: "UnaryUnaryMethod[Request, Reply]", request: Request, *, timeout: float) -> Reply:
+async def call(
+    method: "UnaryUnaryMethod[Request, Reply]",
+    request: Request,
+    *,
+    timeout: float,
+    metadata: Mapping[str, str] | None = None,
+) -> Reply:
     try:
-        async with method.open(timeout=timeout) as stream:
+        async with method.open(timeout=timeout, metadata=metadata) as stream:
             await stream.send_message(request, end=True)
             reply: Any = await stream.recv_message()
     except TimeoutError as error:

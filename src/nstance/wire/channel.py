@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,32 @@ class UntrustedError(UnreachableError):
     """The peer's certificate is not signed by the CA, or is not valid now. Nothing was sent to it."""
 
 
+def _identify(der: bytes) -> names.Identity:
+    from nstance.pki import peer as certificates  # late: it imports a cryptography library
+
+    return certificates.identify(der)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedServer:
+    """Which cluster and shard a server's certificate must name; None accepts any."""
+
+    cluster: str | None
+    shard: str | None
+    identify: Callable[[bytes], names.Identity] = _identify  # for programs that cannot afford `pki.peer`
+
+    def check(self, certificate: bytes) -> names.Server:
+        """Raises IdentityError unless the certificate is that server's."""
+        identity = self.identify(certificate)
+        if not isinstance(identity, names.Server):
+            raise names.IdentityError(f"expected a certificate with role server, found {names.role(identity).value}")
+        if self.cluster is not None and identity.cluster != self.cluster:
+            raise names.IdentityError(f"expected cluster {self.cluster}, found {identity.cluster}")
+        if self.shard is not None and identity.shard != self.shard:
+            raise names.IdentityError(f"expected shard {self.shard}, found {identity.shard}")
+        return identity
+
+
 class Channel(client.Channel):
     _protocol: "_ClientProtocol | None" = None
 
@@ -42,24 +69,20 @@ class Channel(client.Channel):
         addresses: Sequence[str] | str,
         *,
         context: ssl.SSLContext,
-        expect_cluster: str | None,
-        expect_shard: str | None,
+        expect: ExpectedServer,
         clock: Clock,
         limits: Limits | None = None,
         connect_seconds: float = 3.0,
-        identify: Callable[[bytes], names.Identity] | None = None,
     ) -> None:
         """`addresses` are host:port, several as a list or separated by commas; they are tried in turn, starting with the
-        last one that worked. `identify` reads the server's certificate, for programs that cannot afford `pki.peer`."""
+        last one that worked."""
         self._addresses = parse_addresses(addresses)
         super().__init__(*self._addresses[0], ssl=context)
         self._context = context
-        self._expect_cluster = expect_cluster
-        self._expect_shard = expect_shard
+        self._expect = expect
         self._clock = clock
         self._limits = limits or Limits()
         self._connect_seconds = connect_seconds
-        self._identify = identify or _identify
         self._last_good = 0
         self._closed = False
 
@@ -148,8 +171,7 @@ class Channel(client.Channel):
 class _ClientProtocol(transport.Protocol):
     def __init__(self, channel: Channel, where: str) -> None:
         super().__init__(client.Handler(), _CLIENT, limits=channel._limits, clock=channel._clock)
-        self._cluster, self._shard, self._where = channel._expect_cluster, channel._expect_shard, where
-        self._identify = channel._identify
+        self._expect, self._where = channel._expect, where
         self.rejection: WrongServerError | None = None
 
     def identify_peer(self, transport: asyncio.Transport) -> peer.Connection | None:
@@ -157,31 +179,12 @@ class _ClientProtocol(transport.Protocol):
         try:
             if tls_object.selected_alpn_protocol() != tls.ALPN:
                 raise names.IdentityError("expected HTTP/2")
-            identity = expect_server(
-                self._identify(tls_object.getpeercert(True) or b""), cluster=self._cluster, shard=self._shard
-            )
+            identity = self._expect.check(tls_object.getpeercert(True) or b"")
         except names.IdentityError as error:
             self.rejection = WrongServerError(f"{self._where} is not the server that was expected: {error}")
             self.first_frame.set()
             return None
         return peer.Connection(transport, identity=identity, rejection=None, now=self.clock.monotonic())
-
-
-def _identify(der: bytes) -> names.Identity:
-    from nstance.pki import peer as certificates  # late: it imports a cryptography library
-
-    return certificates.identify(der)
-
-
-def expect_server(identity: names.Identity, *, cluster: str | None, shard: str | None) -> names.Server:
-    """Raises IdentityError unless the certificate is a server's, of this cluster and shard if they are known."""
-    if not isinstance(identity, names.Server):
-        raise names.IdentityError(f"expected a certificate with role server, found {names.role(identity).value}")
-    if cluster is not None and identity.cluster != cluster:
-        raise names.IdentityError(f"expected cluster {cluster}, found {identity.cluster}")
-    if shard is not None and identity.shard != shard:
-        raise names.IdentityError(f"expected shard {shard}, found {identity.shard}")
-    return identity
 
 
 class _Interruption(utils.DeadlineWrapper):

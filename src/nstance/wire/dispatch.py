@@ -48,9 +48,9 @@ class Table:
     methods: Mapping[str, const.Handler]
     limits: Limits
     other_services: Mapping[str, str] = field(default_factory=dict)  # service name → the port that serves it
-    role: names.Role | None = None
+    role: names.Role | None = None  # of the certificates that are accepted; None: no certificate is required
     cluster: str | None = None
-    on_rejected_peer: Callable[[peer.Connection, str], None] = lambda connection, reason: None
+    on_rejected_peer: Callable[[peer.Connection, str], None] = lambda connection, reason: None  # once per connection
 
     def admit(self, connection: peer.Connection) -> None:
         """Raises if this peer may not use this port."""

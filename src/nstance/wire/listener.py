@@ -16,8 +16,7 @@ import socket
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from nstance.clock import Clock
 from nstance.pki import names
@@ -38,39 +37,25 @@ TLS_HANDSHAKE = 0x16  # the first byte of every TLS connection
 class Listener:
     def __init__(
         self,
-        services: Iterable[Any],
+        table: dispatch.Table,
         *,
         context: Callable[[], ssl.SSLContext],
-        limits: Limits,
         clock: Clock,
-        role: names.Role | None = None,
-        cluster: str | None = None,
-        other_services: Mapping[str, str] | None = None,
         on_refused: Callable[[str], None] = lambda reason: None,
-        on_rejected_peer: Callable[[peer.Connection, str], None] = lambda connection, reason: None,
     ) -> None:
-        """`context` is called for each connection, so a new certificate or CA needs no restart. `role` and `cluster` say
-        which certificates are accepted; without a role none is required. `on_refused` gets the reason when a connection
-        ends early (the text before a colon is one of a few values); `on_rejected_peer` is called once per connection
-        whose certificate is not accepted on this port."""
+        """`context` is called for each connection, so a new certificate or CA needs no restart. `on_refused` gets the
+        reason when a connection ends early (the text before a colon is one of a few values)."""
         self._context = context
-        self._limits = limits
+        self._limits = table.limits
         self._clock = clock
-        self._table = dispatch.Table(
-            methods=dispatch.methods_of(services),
-            limits=limits,
-            other_services=other_services or {},
-            role=role,
-            cluster=cluster,
-            on_rejected_peer=on_rejected_peer,
-        )
+        self._table = table
         self._on_refused = on_refused
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
         self._protocols: set[_ServerProtocol] = set()
         self._per_address: Counter[str] = Counter()
-        self._slots = asyncio.Semaphore(limits.concurrent_handshakes)
+        self._slots = asyncio.Semaphore(table.limits.concurrent_handshakes)
 
     @property
     def port(self) -> int:

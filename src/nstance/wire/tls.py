@@ -2,7 +2,7 @@
 
 A ticket would let a peer return without its certificate. Host names are not checked, because instances know their
 servers by addresses, which move; the server's identity in its certificate is checked instead, after each handshake and
-before a request is sent (`channel.expect_server`). The trap: the CA also signs workload certificates, so a valid chain
+before a request is sent (`channel.ExpectedServer`). The trap: the CA also signs workload certificates, so a valid chain
 alone proves nothing.
 """
 

@@ -51,7 +51,7 @@ FULL = {
     "instance_type": "x",
     "subnet_pool": "open",
     "vars": {"a": "é\n"},
-    "args": {"A": {"B": [1, 2.5, None, True]}},
+    "args": {"BlockDeviceMappings": [{"Ebs": {"VolumeSize": 8, "Encrypted": True, "Iops": None}}]},
     "drain_timeout": "1m30s",
     "load_balancers": ["lb"],
     "update": {"max_surge": 2, "max_unavailable": 1},
@@ -142,8 +142,13 @@ def test_an_invalid_group_name_is_rejected(name: str) -> None:
         ("new", {"template": "t", "load_balancers": ["x"]}, "default.new.load_balancers[0]", "a load balancer"),
         ("new", {"template": "t", "load_balancers": ["other"]}, "default.new.load_balancers[0]", "of the provider aws"),
         ("new", {"template": "t", "args": {"UserData": ""}}, "default.new.args.UserData", "Nstance sets it"),
-        ("new", {"template": "t", "args": {"A": "{{ .X }}"}}, "default.new.args.A", "expected a field"),
-        ("new", {"template": "t", "args": {"A": "{{ .Image.x }}"}}, "default.new.args.A", "name of an image"),
+        ("new", {"template": "t", "args": {"KeyName": "{{ .X }}"}}, "default.new.args.KeyName", "expected a field"),
+        (
+            "new",
+            {"template": "t", "args": {"ImageId": "{{ .Image.x }}"}},
+            "default.new.args.ImageId",
+            "name of an image",
+        ),
     ],
 )
 def test_check(settings: Settings, name: str, value: dict[str, Any], path: str, says: str) -> None:

@@ -302,7 +302,26 @@ def test_the_good_one_is_good() -> None:
         ("templates/web/args/UserData", "x", "templates.web.args.UserData", "Nstance sets it itself"),
         ("groups/acme/web/args", {"imageId": "x"}, "groups.acme.web.args.imageId", "spelled LikeThis"),
         ("shard/infra/options", {"dir": "x"}, "shard.infra.options.dir", "expected an option of the provider aws"),
-        ("shard/leader_network", {"ip": "10.0.0.1"}, "shard.leader_network.interface_id", "needs it"),
+        (
+            "groups/acme/web/args",
+            {"EbsOptimized": "yes"},
+            "groups.acme.web.args.EbsOptimized",
+            "expected true or false",
+        ),
+        (
+            "groups/acme/web/args",
+            {"SecurityGroupIds": "sg-1"},
+            "groups.acme.web.args.SecurityGroupIds",
+            "expected a list, found 'sg-1'",
+        ),
+        (
+            "templates/web/userdata",
+            {"content": "#!/bin/sh\n" + "x" * 17_000 + "{{ .Nonce }}"},
+            "templates.web.userdata.content",
+            'expected at most 16384 bytes for the provider aws, found 17010; set its encoding to "gzip"',
+        ),
+        ("shard/infra/options", {"launch_rate": 0}, "shard.infra.options.launch_rate", "expected a number above 0"),
+        ("images/debian/ssm_parameter", "/aws/x", "images.debian", "no filters, beside an ssm_parameter"),
         ("shard/leader_network", {"interface_id": "eni"}, "shard.leader_network", "expected an ip or an ip6"),
         ("shard/leader_network", {"ip": "::1"}, "shard.leader_network.ip", "expected an IPv4 address"),
         (
@@ -321,9 +340,34 @@ def test_one_fault(path: str, value: object, place: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("shard/leader_network", {"ip": "10.0.0.1"}),
+        ("shard/leader_network", {"ip": "10.0.0.1", "interface_id": "eni-1"}),
+        ("images/debian", {"provider": "aws", "ssm_parameter": "/aws/service/debian/release/13/latest/arm64"}),
+        ("templates/web/userdata", {"content": "x" * 17_000, "encoding": "gzip"}),
+        ("shard/infra/options", {"endpoint": "http://127.0.0.1:4566", "launch_burst": 5, "launch_rate": 0.5}),
+        ("groups/acme/web/args", {"CpuOptions": {"CoreCount": "{{ .Vars.cores }}"}, "KeyName": None}),
+    ],
+)
+def test_what_aws_accepts(path: str, value: object) -> None:
+    load.load(json.dumps(changed(path, value)))
+
+
+def test_google_needs_an_ip_for_the_leader_address() -> None:
+    document = changed("shard/leader_network", {"ip6": "fd00::1"})
+    document["shard"]["infra"]["provider"] = "gcp"
+    found = problems(json.dumps(document))
+    assert any(p.path == "shard.leader_network.ip" and "needs it" in p.message for p in found)
+
+
+@pytest.mark.parametrize(
     ("path", "value", "hint"),
     [
         ("shard/helth", {}, "health"),
+        ("templates/web/args/ImageID", "x", "ImageId"),
+        ("templates/web/args/MetadataOptions", {"HttpToken": "optional"}, "HttpTokens"),
+        ("shard/infra/options", {"endpiont": "x"}, "endpoint"),
         ("shard/infra/provder", "x", "provider"),
         ("shard/infra/provider", "AWS", "aws"),
         ("templates/web/files/note/templat", "x", "template"),
@@ -372,6 +416,38 @@ def test_proxmox_rules_hold_for_the_merged_arguments(args: dict[str, object], sa
         assert any(says in str(p) for p in problems(text))
     else:
         load.load(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("templates/t/args/State", "/state", ""),
+        ("templates/t/args/Stat", "/state", 'did you mean "State"?'),
+        ("templates/t/args", {"State": "/state", "Image": "/image"}, "expected no Image beside State"),
+        ("templates/t/instance_type", "small", "expected an instance type such as"),
+        ("shard/infra/options/accel", "warp", "expected one of auto, kvm, tcg"),
+        ("shard/infra/options/memory_mib", "4G", "expected a whole number of MiB"),
+        ("shard/infra/options/bridg", "br0", 'did you mean "bridge"?'),
+        ("shard/leader_network", {"ip": "10.0.0.1"}, "the provider qemu does not support one"),
+    ],
+)
+def test_qemu_rules(path: str, value: object, says: str) -> None:
+    """A group of this provider needs no subnet."""
+    document: dict[str, Any] = {
+        "cluster": {"id": "c"},
+        "shard": {"infra": {"provider": "qemu", "options": {}}},
+        "templates": {"t": {"kind": "abc", "args": {}, "instance_type": "cpu:1,memory:256"}},
+        "groups": {"default": {"g": {"template": "t"}}},
+    }
+    *parents, name = path.split("/")
+    place = document
+    for parent in parents:
+        place = place[parent]
+    place[name] = value
+    if says:
+        assert any(says in str(each) for each in problems(json.dumps(document)))
+    else:
+        load.load(json.dumps(document))
 
 
 def test_all_problems_at_once_in_the_order_of_the_text_with_their_places() -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from nstance.model.consistency import violations
 from nstance.model.events import NoticeKind, VmState
+from nstance.model.group import Preference
 from nstance.model.ids import InstanceId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, State
 from unit.core import core_limits
@@ -36,7 +37,7 @@ def check_wakes(world: "World") -> None:
         elif record.ended is not None:
             due.append(max(record.ended + world.policy.deleted_retention, world.now))
     if world.gate_closed() and len([r for r in world.records.values() if r.counts]) < (desired.size if desired else 0):
-        due.append(world.trend.retry_at)
+        due.append(world.gate_opens())
     if due:
         assert world.wake_at is not None, "pending work without a timer"
         assert world.wake_at <= max(world.now, min(due)) + 30.0 * world.mass_silence + 0.001, f"wakes late: {min(due)}"
@@ -52,7 +53,7 @@ def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
         if old is None:
             assert record.state in (State.PENDING, State.DELETING)
             assert not paused or record.cause is Cause.ORPHAN, "something new while paused"
-            assert record.on_demand or record.state is State.DELETING or not world.gate_closed(), (
+            assert record.on_demand or record.state is State.DELETING or not world.gate_closed(record.infra_hash), (
                 "the group was to back off"
             )
             continue
@@ -108,6 +109,10 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
         case Cause.ELIGIBLE_EXPIRY:
             assert world.policy.eligible_age is not None
             assert world.now >= old.created + world.policy.eligible_age
+        case Cause.PREFERENCE:
+            assert desired is not None
+            assert desired.prefer is Preference.STRICT
+            assert (old.market, old.instance_type) != (desired.markets[0], desired.instance_types[0])
         case Cause.ONDEMAND_EXPIRY:
             assert old.on_demand
         case Cause.SCALE_DOWN:

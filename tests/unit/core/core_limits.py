@@ -13,7 +13,7 @@ from unit.core.core_situation import observation
 if TYPE_CHECKING:
     from unit.core.core_world import World
 
-VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY)
+VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE)
 GOING = (State.DRAINING, State.DELETING)
 
 
@@ -25,6 +25,7 @@ def judge(world: "World", before: dict[InstanceId, Instance], record: GroupRecor
     left = [
         r for r in world.records.values() if r.cause in VOLUNTARY and r.state in GOING and _was_capacity(before, r.id)
     ]
+    check_revisions(world, made)
     if any(not _counts(world, r.replaces) or _is_voluntary(world, r) for r in made):
         check_existing(world)
     for old in left:
@@ -33,6 +34,35 @@ def judge(world: "World", before: dict[InstanceId, Instance], record: GroupRecor
         check_held(world, record, begun, left)
         if world.desired.order is UpdateOrder.SERIAL and (begun or any(not _replacements(world, r) for r in left)):
             check_serial(world, before, begun, left)
+
+
+def next_revision(world: "World") -> str:
+    """The revision that the next instance has."""
+    desired, current = world.desired, world.record.current if world.record is not None else None
+    assert desired is not None
+    if current is None or current.infra_hash != desired.infra_hash or world.fallback() is None:
+        return desired.infra_hash
+    is_trial = desired.canary > 0 and current.resumed_at is None and current.outcome is Outcome.ROLLING
+    has_failed = current.outcome is Outcome.HALTED and current.failures > 0
+    if current.outcome not in (Outcome.PAUSED, Outcome.HALTED) and not is_trial:
+        return desired.infra_hash
+    updated = sum(r.counts and r.infra_hash == desired.infra_hash for r in world.records.values())
+    if updated < desired.canary and not has_failed:
+        return desired.infra_hash
+    earlier = [r for r in world.record.revisions if r.infra_hash != desired.infra_hash] if world.record else []
+    complete = [r for r in earlier if r.outcome is Outcome.COMPLETE]
+    return (complete or [r for r in earlier if r.outcome is not Outcome.ROLLED_BACK])[-1].infra_hash
+
+
+def check_revisions(world: "World", made: list[Instance]) -> None:
+    """While a rollout is held, instances are made from the revision before it, apart from its canaries."""
+    desired = world.desired
+    assert desired is not None
+    new = [r for r in made if not r.on_demand and r.infra_hash == desired.infra_hash]
+    if new and next_revision(world) != desired.infra_hash:
+        current = [r for r in world.records.values() if r.counts and r.infra_hash == desired.infra_hash]
+        updated = len(current) - len({r.replaces for r in current} & {r.id for r in current})  # they share a place
+        assert updated <= desired.canary, f"{updated} instances of a revision with {desired.canary} canaries"
 
 
 def check_existing(world: "World") -> None:

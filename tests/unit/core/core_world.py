@@ -7,21 +7,24 @@ unresponsive and return; when the leader changes, only the records remain.
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from nstance.core import offers
 from nstance.core.adopting import FIRST_LISTING_SECONDS
 from nstance.core.decide import decide
 from nstance.core.inventory import Scope, Sightings, compare
 from nstance.core.liveness import is_mass_silence
+from nstance.core.rollout import fallback_revision
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Rejection, Trend, View
+from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Fallback, Rejection, Trend, View
 from nstance.model.events import Failure, NoticeKind, VmState
 from nstance.model.group import Group, Policy, UpdateOrder
 from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.model.observation import Observation, last_seen_at
+from nstance.model.offer import CapacityKey, Exhaustion
 from nstance.model.rollout import GroupRecord
 from nstance.model.vm import SeenVm
 from unit.core import core_invariants, core_limits, core_shortcut
@@ -89,12 +92,14 @@ class World:
             unhealthy_after=rng.choice((None, 30.0)),
         )
         self.bad_hashes: set[str] = set()  # revisions whose instances never become ready
+        self.revisions_lost = seed % 7 == 0  # the specs of earlier revisions
         self.files_missing = False  # a secret that all file sets need
         self.record: GroupRecord | None = None
         self.template = self.desired
         self.records: dict[InstanceId, Instance] = {}
         self.observed: dict[InstanceId, Observation] = {}
         self.trend = Trend()
+        self.exhausted: Mapping[CapacityKey, Exhaustion] = {}
         self.vms: dict[ProviderId, Vm] = {}
         self.dead_ids: set[InstanceId] = set()
         self.maker = IdMaker(wall=lambda: self.now, bits=lambda n: rng.getrandbits(n))
@@ -162,7 +167,15 @@ class World:
             mass_since=self.mass_since,
             operator_seen=self.now if self.calm else self.operator,
             blocked=self.blocked,
+            fallback=self.fallback(),
+            exhausted=self.exhausted,
         )
+
+    def fallback(self) -> Fallback | None:
+        target = fallback_revision(self.record, self.desired)
+        if target is None or self.desired is None or self.revisions_lost:
+            return None
+        return Fallback(replace(self.desired, infra_hash=target.infra_hash))
 
     def happen(self, *events: ev.Event) -> dict[int, Rejection]:
         if not self.leading:
@@ -184,6 +197,8 @@ class World:
                 self.observed.pop(change.id, None)
         self.observed.update(decision.observations)
         self.trend = decision.trend
+        if decision.exhausted is not None:
+            self.exhausted = decision.exhausted
         if decision.record is not None:
             self.record = None if decision.record.is_empty else decision.record
         self.wake_at = decision.wake_at
@@ -235,9 +250,17 @@ class World:
         elif self.mass_since is None:
             self.mass_since = self.now
 
-    def gate_closed(self) -> bool:
+    def gate_closed(self, infra_hash: str | None = None) -> bool:
+        return self.gate_opens(infra_hash) > self.now
+
+    def gate_opens(self, infra_hash: str | None = None) -> float:
+        """When an instance of this revision may be created; without one, of that which the next instance has."""
         desired, trend = self.desired, self.trend
-        return desired is not None and self.now < trend.retry_at and trend.infra_hash == desired.infra_hash
+        if desired is None:
+            return self.now
+        revision = infra_hash or core_limits.next_revision(self)
+        has_capacity = offers.retry_at(replace(desired, infra_hash=revision), self.exhausted, self.now)
+        return max(has_capacity, trend.retry_at if trend.infra_hash == revision else self.now)
 
     def awaits_listing(self) -> bool:
         """VMs that are to be adopted may be there: none is created yet for the size alone."""
@@ -446,7 +469,7 @@ class World:
     def lead(self) -> None:
         self.term += 1
         self.leading = True
-        self.observed, self.trend, self.wake_at = {}, Trend(), None
+        self.observed, self.trend, self.exhausted, self.wake_at = {}, Trend(), {}, None
         self.listed = self.mass_absence = self.mass_silence = False
         self.mass_since = None
         self.listening = self.now

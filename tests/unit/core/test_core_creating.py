@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from nstance.core import creating
+from nstance.core import creating, offers
 from nstance.model import events as ev
 from nstance.model.decision import CreateVm, DeleteVm, Trend
 from nstance.model.events import Failure, VmState
 from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.observation import Observation
+from nstance.model.offer import CapacityKey, CapacityScope, Exhaustion, Offer
 from unit.core.core_situation import NOW, after, desired, healthy, member, name, observation, replacement
 
 PENDING = member("a", State.PENDING, created=NOW - 10.0, subnet="s1")
@@ -18,7 +19,14 @@ ASKED = {"a": observation(last_seen=0.0, own_intent=True, creating=True)}
 
 
 def failed(failure: Failure) -> ev.VmCreateFailed:
-    return ev.VmCreateFailed(PENDING.id, failure, "why")
+    return ev.VmCreateFailed(PENDING.id, failure, "why", CapacityScope.SUBNET)
+
+
+def full(*subnets: str, until: float = NOW + 1.0) -> dict[CapacityKey, Exhaustion]:
+    return {
+        offers.capacity_key(Offer("", "", subnet), CapacityScope.SUBNET, "h"): Exhaustion(until, 1, "full")
+        for subnet in subnets
+    }
 
 
 @pytest.mark.parametrize(
@@ -44,16 +52,19 @@ def test_no_capacity_moves_to_the_next_subnet_and_avoids_the_full_one() -> None:
     follows = after([asked], failed(Failure.NO_CAPACITY), group=group, observed=ASKED)
     # As another request: with the first one's hash it would be taken for one that the configuration has overtaken.
     assert (follows["a"].subnet, follows["a"].request_hash) == ("s2", "")
-    trend = follows.decision.trend
-    assert trend.refused_subnets == {"s1": NOW + creating.AVOID_SUBNET_SECONDS}
-    # The next instance does not try there first; when all were refused, it does.
-    assert after([], group=group, trend=trend).made[0].subnet == "s2"
-    both = replace(trend, refused_subnets={"s1": NOW + 1.0, "s2": NOW + 1.0})
-    assert after([], group=group, trend=both).made[0].subnet == "s1"
+    exhausted = follows.decision.exhausted
+    assert exhausted == {
+        key: replace(known, message="why", since=NOW) for key, known in full("s1", until=NOW + 180.0).items()
+    }
+    # The next instance does not try there; when all were refused, it waits for the first one.
+    assert after([], group=group, exhausted=exhausted).made[0].subnet == "s2"
+    waiting = after([], group=group, exhausted=full("s1", until=NOW + 2.0) | full("s2", until=NOW + 1.0))
+    assert (waiting.made, waiting.decision.wake_at, waiting.codes()) == ([], NOW + 1.0, {"blocked"})
     nowhere = after(
-        [replace(PENDING, subnet="s2")], failed(Failure.NO_CAPACITY), group=group, observed=ASKED, trend=trend
+        [replace(PENDING, subnet="s2")], failed(Failure.NO_CAPACITY), group=group, observed=ASKED, exhausted=exhausted
     )
     assert nowhere["a"].state is State.FAILED
+    assert nowhere.made == []
 
 
 @pytest.mark.parametrize("created", [NOW - 10.0, NOW + 10.0], ids=["long ago", "by a clock that was ahead"])
@@ -103,8 +114,7 @@ def test_a_nearly_full_subnet_comes_last() -> None:
     group = desired(2, subnets=("s1", "s2"))
     assert {m.subnet for m in after([], group=group, crowded={"s1"}).made} == {"s2"}
     assert {m.subnet for m in after([], group=group, crowded={"s1", "s2"}).made} == {"s1", "s2"}
-    refused = Trend(refused_subnets={"s2": NOW + 1.0})
-    assert {m.subnet for m in after([], group=group, crowded={"s1"}, trend=refused).made} == {"s1"}
+    assert {m.subnet for m in after([], group=group, crowded={"s1"}, exhausted=full("s2")).made} == {"s1"}
 
 
 def test_subnets_are_filled_evenly() -> None:
@@ -174,7 +184,7 @@ def test_backoff_delays_replacements_with_a_timer() -> None:
 
 def test_success_resets_the_backoff() -> None:
     registered = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
-    trend = Trend(failures=4, retry_at=NOW + 100.0, refused_subnets={"s": NOW + 9.0}, infra_hash="h")
+    trend = Trend(failures=4, retry_at=NOW + 100.0, no_capacity_until=NOW + 9.0, infra_hash="h")
     follows = after([member("a", State.STARTING)], registered, size=1, trend=trend)
     assert follows.decision.trend == trend  # it may yet never connect
     follows = after(
@@ -183,7 +193,7 @@ def test_success_resets_the_backoff() -> None:
     assert follows.decision.trend == trend  # it may yet never be ready
     ready = ev.ReadinessReported(name("a"), files=True)
     follows = after([follows["a"]], ready, size=1, trend=trend, observed={"a": follows.observation("a")})
-    assert follows.decision.trend == Trend(refused_subnets={"s": NOW + 9.0})
+    assert follows.decision.trend == Trend(no_capacity_until=NOW + 9.0)
     assert follows["a"].ready_at == NOW
 
 
@@ -378,3 +388,16 @@ def test_a_replacement_is_linked_to_what_it_replaces() -> None:
     linked = replacement("n", "a", Cause.REQUESTED, State.PENDING)
     asked = {"n": observation(last_seen=0.0, creating=True)}
     assert after([member("a", replace_wanted=True), linked], size=1, observed=asked).made == []
+
+
+@pytest.mark.parametrize("failure", [Failure.UNAVAILABLE, Failure.UNKNOWN])
+def test_calls_that_fail_again_and_again_are_shown_until_a_vm_comes(failure: Failure) -> None:
+    event = ev.VmCreateFailed(PENDING.id, failure, "AWS does not accept the credentials")
+    first = after([PENDING], event, size=1, observed=ASKED)
+    assert first.decision.trend.last_error == ""  # once is nothing
+    again = replace(ASKED["a"], calls=replace(first.observation("a").calls, creating=True))
+    second = after([PENDING], event, size=1, observed={"a": again}, trend=first.decision.trend)
+    assert "AWS does not accept the credentials" in second.decision.trend.last_error
+    created = ev.VmCreated(PENDING.id, ProviderId("i-1"))
+    healed = after([PENDING], created, size=1, observed={"a": again}, trend=second.decision.trend)
+    assert healed.decision.trend.last_error == ""

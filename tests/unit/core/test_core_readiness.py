@@ -99,6 +99,30 @@ def test_there_is_a_timer_for_readiness() -> None:
         assert follows.decision.wake_at == NOW + 5.0
 
 
+@pytest.mark.parametrize(
+    ("connected_after", "due_after"),
+    [
+        pytest.param(0.1, 3.0, id="connected at once: exactly then"),
+        pytest.param(2.0, 4.0, id="connected later: it gets as long again"),
+        pytest.param(60.0, 70.0, id="reconnected: it may have become ready meanwhile"),
+    ],
+)
+def test_a_short_ready_timeout_is_met(connected_after: float, due_after: float) -> None:
+    registered = NOW - 100.0
+    observed = unready(connected_since=registered + connected_after)
+    for seconds, made in ((due_after - 0.01, 0), (due_after, 1)):
+        now = registered + seconds
+        young = member("a", registered=registered, ready_at=None)
+        observed = unready(connected_since=registered + connected_after, last_seen=now)
+        group = desired(1, ready_timeout=3.0)
+        view = {"now": now, "observed": {"a": observed}}
+        follows = after([young], ev.TimerFired(), group=group, **view)  # type: ignore[arg-type]
+        assert len(follows.made) == made
+        # An agent that registered with another leader gets the time in which agents reconnect.
+        early = after([young], ev.TimerFired(), group=group, listening_since=registered + 1.0, **view)  # type: ignore[arg-type]
+        assert early.made == [] or seconds > 11.0
+
+
 def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
     trend = Trend(failures=3, infra_hash="h")
     follows = after([member("a", **LATE)], ev.TimerFired(), size=1, observed={"a": unready()}, trend=trend)

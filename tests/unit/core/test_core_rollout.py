@@ -422,6 +422,19 @@ def test_the_last_complete_revision_is_never_forgotten() -> None:
     assert follows.record.last_complete() == BEFORE
 
 
+def test_a_revision_that_an_instance_has_stays_in_the_history() -> None:
+    """An on-demand instance is never replaced, and gets its files from its revision."""
+    lasting = old("a", on_demand=True)
+    many = [replace(BEFORE, infra_hash=f"h{n}") for n in range(2 * MAX_REVISIONS)]
+    follows = after([lasting], ev.GroupChanged(), size=0, record=record(BEFORE, *many))
+    assert follows.record is not None
+    assert [r.infra_hash for r in follows.record.revisions] == ["old", *(f"h{n}" for n in range(12, 20)), "h"]
+    gone = replace(lasting, state=State.DELETED, ended=NOW - 1.0)
+    follows = after([gone], ev.GroupChanged(), size=0, record=record(BEFORE, *many))
+    assert follows.record is not None
+    assert [r.infra_hash for r in follows.record.revisions] == [*(f"h{n}" for n in range(11, 20)), "h"]
+
+
 def test_the_revision_that_a_rollback_restores() -> None:
     bad = replace(ROLLING, infra_hash="bad", outcome=Outcome.HALTED)
     assert record(BEFORE, bad).last_complete() == BEFORE
@@ -433,7 +446,7 @@ def test_the_revision_that_a_rollback_restores() -> None:
 
 def test_new_files_belong_to_the_same_revision() -> None:
     done = rolling(outcome=Outcome.COMPLETE)
-    follows = after([member("a")], ev.GroupChanged(), group=desired(1, runtime_hash="r2"), record=done)
+    follows = after([member("a")], ev.GroupChanged(), group=desired(1, parts_hash="r2"), record=done)
     assert follows.record is not None
     assert len(follows.record.revisions) == 2
     assert follows.record.revisions[-1].runtime_hash == "r2"

@@ -58,6 +58,32 @@ from unit.core.core_situation import (
             "b",
             id="suspect before drifted; the drifted one is rotated then",
         ),
+        pytest.param(
+            2,
+            [member("a"), member("b", removal_rank=1), member("c", removal_rank=0), member("d", State.STARTING)],
+            0,
+            "bc",
+            id="chosen ones before all others",
+        ),
+        pytest.param(
+            2,
+            [member("a"), member("b", State.STARTING), member("c", removal_rank=0)],
+            0,
+            "c",
+            id="a chosen one before one that never registered",
+        ),
+        pytest.param(
+            1,
+            [
+                member("a", suspect=True),
+                replacement("n", "a", Cause.UNHEALTHY, State.STARTING, removal_rank=0),
+                member("b", State.STARTING),
+            ],
+            0,
+            "an",
+            id="with a chosen replacement goes the place that it shares",
+        ),
+        pytest.param(2, [member("a"), member("b", removal_rank=0)], 0, "", id="a chosen one stays while the size does"),
         pytest.param(0, [member("a"), member("b", State.DRAINING)], 0, "a", id="to zero, and the drain continues"),
         pytest.param(
             1,
@@ -374,3 +400,13 @@ def test_any_plan_settles(situation: tuple[View, Policy]) -> None:
     assert second.effects == ()
     assert second.wake_at == first.wake_at
     assert first.wake_at is None or first.wake_at > NOW
+
+
+def test_an_order_of_removal_replaces_the_one_before_and_removes_nothing() -> None:
+    members = [member("a"), member("b", removal_rank=0), member("c"), member("d", State.DRAINING)]
+    order = ev.RemovalOrdered((name("c"), name("a"), name("d")), by="opr-1")
+    follows = after(members, order, size=3)
+    changed = {each.instance.id: each.instance for each in follows.decision.changes if isinstance(each, Put)}
+    assert {id: each.removal_rank for id, each in changed.items()} == {name("a"): 1, name("b"): None, name("c"): 0}
+    assert {each.state for each in changed.values()} == {State.RUNNING}
+    assert not [each for each in follows.decision.effects if isinstance(each, DeleteVm)]

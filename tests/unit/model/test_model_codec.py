@@ -31,8 +31,10 @@ INSTANCES = st.builds(
     replace_wanted=st.booleans(),
     suspect=st.booleans(),
     template=TEXT,
+    market=TEXT,
     instance_type=TEXT,
     subnet=TEXT,
+    own_type=st.booleans(),
     vars=st.dictionaries(TEXT, TEXT, max_size=3),
     infra_hash=TEXT,
     request_hash=TEXT,
@@ -75,7 +77,7 @@ def test_every_field_is_in_the_round_trip() -> None:
 def _full() -> Instance:
     given_away: dict[str, Any] = {f.name: "x" for f in fields(Instance)}
     times = ("created", "made", "registered", "ready_at", "certificate_expires", "ended", "drain_timeout")
-    flags = ("on_demand", "suspect", "seen", "replace_wanted", "vacant")
+    flags = ("on_demand", "own_type", "suspect", "seen", "replace_wanted", "vacant")
     return Instance(
         **given_away
         | dict.fromkeys(times, 1.0)
@@ -87,6 +89,7 @@ def _full() -> Instance:
             "vars": {"k": "v"},
             "drain": Drain(started=1.0, cause=Cause.SPOT, deadline=2.0, waits=True),
             "nonce": Nonce(jti="j", issued=1, expires=2),
+            "removal_rank": 3,
         }
     )
 

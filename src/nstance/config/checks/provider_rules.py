@@ -3,6 +3,7 @@
 A table instead of an import, because reading a configuration must not load a cloud SDK.
 """
 
+import gzip
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -12,14 +13,19 @@ from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
 from nstance.config.model.scalars import describe_type
 
+_ACTION = re.compile(r"{{.*?}}", re.DOTALL)
+_BLOCK = re.compile(r"{{-?\s*(if|range|with|define|block)\b")
 _PASCAL = re.compile(r"[A-Z][A-Za-z0-9]*")
-_PROXMOX_TYPE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")
+_SIZE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     options: Collection[str]
+    max_userdata_bytes: int = 0  # 0: not known
     local: bool = False  # runs agents on this machine: no images, userdata or subnets, and args are not checked
+    needs_subnets: bool = True  # otherwise a group may have no subnet pool
+    args: Collection[str] = ()  # all argument names, if the provider has a fixed list
     reserved: frozenset[str] = frozenset()  # arguments that Nstance sets itself
     leader_network: Collection[str] | None = ()  # required keys; None: not supported
 
@@ -29,11 +35,24 @@ RULES: Mapping[str, Rules] = {
     "tmux": Rules(
         options=("dir", "command", "env", "session", "socket", "dev_k8s_dir"), local=True, leader_network=None
     ),
-    "memory": Rules(options=("call_seconds", "boot_seconds", "delete_seconds", "subnets"), local=True),
+    "memory": Rules(options=("call_seconds", "boot_seconds", "delete_seconds", "subnets", "offers"), local=True),
+    "qemu": Rules(
+        options=("dir", "images", "binary", "accel", "bridge", "memory_mib", "shutdown_seconds"),
+        needs_subnets=False,
+        args=("Image", "Kernel", "Initrd", "Append", "State"),
+        leader_network=None,
+    ),
     "aws": Rules(
-        options=("endpoint_url", "profile", "role_arn"),
+        options=(
+            "endpoint",
+            "endpoint_url",
+            "profile",
+            "role_arn",
+            "launch_burst",
+            "launch_rate",
+        ),
+        max_userdata_bytes=16 * 1024,
         reserved=frozenset({"MinCount", "MaxCount", "ClientToken", "InstanceType", "SubnetId", "UserData", "DryRun"}),
-        leader_network=("interface_id",),
     ),
     "gcp": Rules(
         options=("project_id", "endpoint_url", "network"),
@@ -41,11 +60,23 @@ RULES: Mapping[str, Rules] = {
         leader_network=("ip",),
     ),
     "proxmox": Rules(
-        options=("api_url", "nodes", "verify_tls", "bridge"),
+        options=(
+            *("api_url", "nodes", "verify_tls", "ca_file", "fingerprint", "iso_storage", "vmids", "bridge", "pool"),
+            *("memory_overcommit", "reserve_memory_mib"),
+        ),
+        needs_subnets=False,
+        args=(
+            *("TemplateName", "TemplateVMID", "StoragePool", "FullClone", "DiskDevice", "Bridge", "Vlan", "Pool"),
+            *("CpuType", "ExtraTags"),
+        ),
         reserved=frozenset({"Name", "VMID", "Tags", "Description", "UserData"}),
         leader_network=("ip", "interface_id"),
     ),
 }
+
+
+def needs_subnets(provider: str) -> bool:
+    return RULES[provider].needs_subnets and not RULES[provider].local
 
 
 def _is_text(value: object) -> bool:
@@ -64,18 +95,40 @@ def _is_count_map(value: object) -> bool:
     return isinstance(value, dict) and all(type(each) is int and each >= 0 for each in value.values())
 
 
+def _is_offer_map(value: object) -> bool:
+    return _is_count_map(value) and isinstance(value, dict) and all(name.count("/") >= 2 for name in value)
+
+
 def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
+def _is_positive(value: object) -> bool:
+    return _is_seconds(value) and value != 0
+
+
 _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(
-        ("dir", "dev_k8s_dir", "session", "socket", "endpoint_url", "api_url"), ("text in quotes", _is_text)
+        (
+            *("dir", "dev_k8s_dir", "session", "socket", "endpoint", "endpoint_url", "api_url", "profile", "role_arn"),
+            *("images", "binary", "bridge", "ca_file", "fingerprint", "iso_storage", "vmids", "pool"),
+        ),
+        ("text in quotes", _is_text),
     ),
-    **dict.fromkeys(("call_seconds", "boot_seconds", "delete_seconds"), ("a number of seconds", _is_seconds)),
+    **dict.fromkeys(
+        ("call_seconds", "boot_seconds", "delete_seconds", "shutdown_seconds"), ("a number of seconds", _is_seconds)
+    ),
+    "accel": ("one of auto, kvm, tcg", lambda value: value in ("auto", "kvm", "tcg")),
+    "nodes": ("a list of node names", _is_texts),
+    "verify_tls": ("true or false", lambda value: isinstance(value, bool)),
+    "memory_overcommit": ("a number above 0", lambda value: _is_seconds(value) and value != 0),
+    "reserve_memory_mib": ("a whole number of MiB", lambda value: type(value) is int and value >= 0),
+    "memory_mib": ("a whole number of MiB", lambda value: type(value) is int and value >= 0),
+    **dict.fromkeys(("launch_burst", "launch_rate"), ("a number above 0", _is_positive)),
     "command": ("a list of a program and its arguments", _is_texts),
     "env": ("an object of texts", _is_text_map),
     "subnets": ("an object of counts", _is_count_map),
+    "offers": ('an object of counts by "market/instance type/subnet", with * for any', _is_offer_map),
 }
 
 
@@ -109,21 +162,72 @@ def check_args(provider: str, args: Mapping[str, object], path: Path, problems: 
     for name in args:
         if name in rules.reserved:
             problems.add((*path, name), "expected no such argument: Nstance sets it itself; remove it", at_key=True)
+        elif rules.args and name not in rules.args:
+            message = f"expected an argument of the provider {provider}"
+            problems.add((*path, name), message, word=name, candidates=rules.args, at_key=True)
         elif not _PASCAL.fullmatch(name):
             message = f"expected an argument of the provider {provider} (spelled LikeThis), found {quoted(name)}"
             problems.add((*path, name), message, at_key=True)
+        elif provider == "aws":
+            _check_aws_argument(name, args[name], path, problems)
+
+
+def _check_aws_argument(name: str, value: object, path: Path, problems: ProblemCollector) -> None:
+    from nstance.aws import arguments  # a table of a thousand names, only for those who need it
+
+    for fault in arguments.find_faults({name: value}):
+        word = str(fault.path[-1]) if fault.known else ""
+        problems.add((*path, *fault.path), fault.message, word=word, candidates=fault.known, at_key=bool(fault.known))
+
+
+def check_userdata(provider: str, userdata: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
+    """Userdata that cannot fit, whatever its fields become. What is fetched or depends on conditions is checked later."""
+    most, content = RULES[provider].max_userdata_bytes, userdata.get("content")
+    is_inline = userdata.get("source", "inline") == "inline"
+    if not most or not is_inline or not isinstance(content, str) or _BLOCK.search(content):
+        return
+    body = _ACTION.sub("", content).encode(errors="replace")
+    encoding = userdata.get("encoding", "plain")
+    if isinstance(encoding, str) and "gzip" in encoding:
+        body = gzip.compress(body)
+    if len(body) > most:
+        hint = "let it fetch its larger parts" if "gzip" in str(encoding) else 'set its encoding to "gzip"'
+        problems.add(
+            (*path, "content"), f"expected at most {most} bytes for the provider {provider}, found {len(body)}; {hint}"
+        )
 
 
 def check_merged(
-    provider: str, args: Mapping[str, object], instance_type: str, path: Path, problems: ProblemCollector
+    provider: str,
+    args: Mapping[str, object],
+    instance_types: Mapping[Path, str],
+    path: Path,
+    problems: ProblemCollector,
 ) -> None:
-    """Checks what must be there once all layers are merged."""
+    """Checks what must be there once all layers are merged. `instance_types`: with the path of each."""
+    for place, instance_type in instance_types.items() if provider in ("qemu", "proxmox") else ():
+        if not _SIZE.fullmatch(instance_type):
+            message = f'expected an instance type such as "cpu:4,memory:8192,disk:50", found {quoted(instance_type)}'
+            problems.add((*path, *place), message)
+    if provider == "qemu" and args.get("State") and (others := sorted(set(args) - {"State"})):
+        message = f"expected no {others[0]} beside State: a saved state has its own disk and kernel; remove one"
+        problems.add((*path, "args", others[0]), message)
     if provider != "proxmox":
         return
     if not args.get("StoragePool"):
         problems.add((*path, "args", "StoragePool"), "expected this argument: proxmox needs it for a VM's disks")
     if bool(args.get("TemplateName")) == bool(args.get("TemplateVMID")):
         problems.add((*path, "args"), "expected exactly one of TemplateName and TemplateVMID")
-    if instance_type and not _PROXMOX_TYPE.fullmatch(instance_type):
-        message = f'expected an instance type such as "cpu:4,memory:8192,disk:50", found {quoted(instance_type)}'
-        problems.add((*path, "instance_type"), message)
+
+
+def list_types(one: object, several: object) -> dict[Path, str]:
+    """The instance types of a template or group, with their paths in it."""
+    if isinstance(one, str) and one:
+        return {("instance_type",): one}
+    named = enumerate(several) if isinstance(several, list | tuple) else ()
+    return {("instance_types", index): name for index, name in named if isinstance(name, str)}
+
+
+def check_markets(provider: str, path: Path, problems: ProblemCollector) -> None:
+    if provider in ("qemu", "proxmox"):
+        problems.add(path, f"expected no markets: the provider {provider} has none; remove them", at_key=True)

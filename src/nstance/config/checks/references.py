@@ -38,6 +38,7 @@ def check(document: Json, problems: ProblemCollector) -> None:
     _check_templates(document, provider, problems)
     _check_registration_timeouts(document, problems)
     _check_check_names(document, problems)
+    _check_preferences(document, problems)
     if provider in provider_rules.RULES:
         _check_provider(document, provider, problems)
 
@@ -103,7 +104,7 @@ def _check_subnets(document: Json, provider: str, problems: ProblemCollector) ->
         for name, subnets in pools.items():
             if subnets == []:
                 problems.add(("shard", "subnet_pools", name), "expected at least one subnet in the pool")
-    if len(pools) == 1 or (local and not pools):
+    if len(pools) == 1 or (not provider_rules.needs_subnets(provider) and not pools):
         return
     templates = _object(document, "templates")
     for path, group in each(document, "groups.*.*"):
@@ -196,6 +197,18 @@ def _check_check_names(document: Json, problems: ProblemCollector) -> None:
             problems.add(path, message, at_key=True)
 
 
+def _check_preferences(document: Json, problems: ProblemCollector) -> None:
+    templates = _object(document, "templates")
+    for path, group in each(document, "groups.*.*"):
+        if not isinstance(group, dict) or _object(group, "update").get("max_surge") != 0:
+            continue
+        if (group.get("prefer") or _object(templates, str(group.get("template"))).get("prefer")) == "strict":
+            message = (
+                "expected max_surge above 0 with prefer strict: a better offer is tried before an instance is removed"
+            )
+            problems.add((*path, "update", "max_surge"), message)
+
+
 def _seconds(text: object) -> float | None:
     """None for a value that the validator reports."""
     try:
@@ -216,7 +229,14 @@ def _check_provider(document: Json, provider: str, problems: ProblemCollector) -
         for path, args in each(document, pattern):
             if isinstance(args, dict):
                 provider_rules.check_args(provider, args, path, problems)
+    for pattern in ("defaults.userdata", "templates.*.userdata"):
+        for path, userdata in each(document, pattern):
+            if isinstance(userdata, dict):
+                provider_rules.check_userdata(provider, userdata, path, problems)
     _check_merged_args(document, provider, problems)
+    for pattern in ("templates.*.markets", "groups.*.*.markets"):
+        for path, _ in each(document, pattern):
+            provider_rules.check_markets(provider, path, problems)
     balancers = _object(document, "load_balancers")
     for path, name in each(document, "groups.*.*.load_balancers.*"):
         other = _object(balancers, str(name)).get("provider")
@@ -233,9 +253,13 @@ def _check_merged_args(document: Json, provider: str, problems: ProblemCollector
         if isinstance(group, dict) and name in templates:
             unused.discard(name)
             merged = merge(defaults, _object(templates, name, "args"), _object(group, "args"))
-            instance_type = group.get("instance_type") or _object(templates, name).get("instance_type") or ""
-            provider_rules.check_merged(provider, merged, str(instance_type), path, problems)
+            types = _types(group) or _types(_object(templates, name))
+            provider_rules.check_merged(provider, merged, types, path, problems)
     for name in sorted(unused):
         merged = merge(defaults, _object(templates, name, "args"))
-        instance_type = str(_object(templates, name).get("instance_type") or "")
-        provider_rules.check_merged(provider, merged, instance_type, ("templates", name), problems)
+        types = _types(_object(templates, name))
+        provider_rules.check_merged(provider, merged, types, ("templates", name), problems)
+
+
+def _types(block: Json) -> dict[Path, str]:
+    return provider_rules.list_types(block.get("instance_type"), block.get("instance_types"))

@@ -16,7 +16,11 @@ FIELDS: Mapping[str, frozenset[str] | None] = {
     "Vars": None,
     "Image": None,
 }
-FOR_USERDATA: Mapping[str, frozenset[str] | None] = {**FIELDS, "Nonce": frozenset()}
+FOR_USERDATA: Mapping[str, frozenset[str] | None] = {
+    **FIELDS,
+    "Nonce": frozenset(),
+    "Agent": frozenset({"URL", "SHA256", "Version"}),
+}
 FOR_CA: Mapping[str, frozenset[str] | None] = {"Cluster": frozenset({"ID"})}
 
 
@@ -58,7 +62,7 @@ def check(
         root, *rest = use.path
         character = _index(text, use.line, use.column)
         if root not in fields:
-            hint = "; .Nonce is available in userdata only" if root == "Nonce" else ""
+            hint = f"; .{root} is available in userdata only" if root in ("Nonce", "Agent") else ""
             message = f"expected a field that is available in this template, found {quoted('.' + root)}{hint}"
             problems.add(path, message, word=root, candidates=fields, character=character)
             continue

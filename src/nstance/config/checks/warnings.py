@@ -73,7 +73,7 @@ def undefined(text: str, values: Mapping[str, object]) -> list[str]:
 
 def sample(settings: Settings, resolved: Resolved) -> dict[str, object]:
     """The data of a group's templates, with placeholders for what only an instance has."""
-    placeholders = {root: dict.fromkeys(names or (), "sample") for root, names in template_fields.FIELDS.items()}
+    placeholders = {root: dict.fromkeys(names or (), "sample") for root, names in template_fields.FOR_USERDATA.items()}
     return {
         **placeholders,
         "Vars": dict(resolved.vars),

@@ -1,5 +1,6 @@
 """The `cluster` block: where shared state and secrets are stored."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal, Self
 
@@ -11,10 +12,13 @@ from nstance.config.model.scalars import Block, invalid
 SecretsKind = Literal[
     "object-storage", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager", "file", "env"
 ]
-KeyKind = Literal["env", "file", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager"]
+KeyKind = Literal["env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", "google-secret-manager"]
 DEFAULT_KEY_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
+_CLOUD_PREFIX = re.compile(r"[A-Za-z0-9_./-]{0,200}")
 # These hold only the user's own secrets: the cluster's CA stays sealed in object storage.
 UNSEALED_STORES = ("file", "env")
+# These also hold the encryption key, which the first server creates.
+CLOUD_STORES = ("aws-secrets-manager", "aws-parameter-store", "google-secret-manager")
 
 
 class ClusterStorage(Block):
@@ -54,6 +58,7 @@ class EncryptionKey(Block):
 class Secrets(Block):
     provider: SecretsKind = "object-storage"
     prefix: scalars.Text = "secret/"
+    region: scalars.Text = Field(default="", description="of Secrets Manager, Parameter Store and KMS")
     project_id: scalars.Text = ""
     encryption_key: EncryptionKey | None = None
     old_encryption_keys: tuple[EncryptionKey, ...] = ()
@@ -61,7 +66,9 @@ class Secrets(Block):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_of_unsealed_stores(cls, data: object) -> object:
+    def _defaults_of_other_stores(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("provider") in CLOUD_STORES:
+            return {"prefix": "", **data}  # nstance/<cluster>/
         if not isinstance(data, dict) or data.get("provider") not in UNSEALED_STORES:
             return data
         prefix = "" if data["provider"] == "env" else cls.model_fields["prefix"].default
@@ -78,6 +85,11 @@ class Secrets(Block):
                 raise invalid("expected an encryption_key to seal the cluster's CA with, found none")
         elif self.encryption_key is not None or self.old_encryption_keys:
             raise invalid(f'expected no encryption key: the store "{self.provider}" encrypts secrets itself; remove it')
+        elif not _CLOUD_PREFIX.fullmatch(self.prefix):
+            raise invalid(
+                'expected a prefix of names such as "nstance/prod/": letters, digits, "_", ".", "-" and "/", '
+                "at most 200 characters"
+            )
         if self.provider == "google-secret-manager" and not self.project_id:
             raise invalid("expected a project_id for google-secret-manager, found none")
         return self

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from nstance.config.model import scalars, workload
+from nstance.config.model.agent import AgentSource
 from nstance.config.model.cluster import ClusterConfig
 from nstance.config.model.scalars import Block
 from nstance.config.model.shard import ShardConfig
@@ -25,6 +26,7 @@ class Document(Block):
     load_balancers: Mapping[scalars.Label, workload.LoadBalancer] = Field(default_factory=dict)
     images: Mapping[scalars.Label, workload.Image] = Field(default_factory=dict)
     certificates: Mapping[scalars.Label, workload.Certificate] = Field(default_factory=dict)
+    agent: AgentSource = AgentSource()
     defaults: workload.Defaults = workload.Defaults()
     templates: Mapping[scalars.Label, workload.Template] = Field(default_factory=dict)
     groups: Mapping[scalars.Name, Mapping[scalars.Name, workload.GroupConfig]] = Field(default_factory=dict)
@@ -40,6 +42,7 @@ class Settings:
     load_balancers: Mapping[str, workload.LoadBalancer]
     images: Mapping[str, workload.Image]
     certificates: Mapping[str, workload.Certificate]
+    agent: AgentSource
     defaults: workload.Defaults
     templates: Mapping[str, workload.Template]
     groups: Mapping[GroupKey, workload.GroupConfig]

@@ -13,6 +13,7 @@ from nstance.config import addresses
 from nstance.config.addresses import Service
 from nstance.config.model import scalars
 from nstance.config.model.scalars import Block, invalid
+from nstance.model.group import CAPACITY_RETRY_SECONDS
 
 
 def _translate_mock(value: object) -> object:
@@ -21,10 +22,10 @@ def _translate_mock(value: object) -> object:
 
 class Infra(Block):
     provider: Annotated[
-        Literal["process", "tmux", "memory", "aws", "gcp", "proxmox"],
+        Literal["process", "tmux", "memory", "qemu", "aws", "gcp", "proxmox"],
         BeforeValidator(
             _translate_mock,
-            json_schema_input_type=Literal["process", "tmux", "memory", "mock", "aws", "gcp", "proxmox"],
+            json_schema_input_type=Literal["process", "tmux", "memory", "mock", "qemu", "aws", "gcp", "proxmox"],
         ),
     ]
     region: scalars.Text = ""
@@ -219,6 +220,10 @@ class ShardConfig(Block):
     request_timeout: scalars.Period = 30.0
     create_rate_limit: scalars.Duration = 0.0
     create_concurrency: Annotated[StrictInt, Field(ge=1, le=1000)] = 32
+    capacity_retry: scalars.Period = Field(
+        default=CAPACITY_RETRY_SECONDS,
+        description="how long an offer without capacity is avoided; grows to ten times this",
+    )
     health_check_interval: scalars.Duration = 60.0
     health: Health = Health()
     default_drain_timeout: scalars.Duration = 300.0

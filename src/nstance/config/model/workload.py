@@ -1,5 +1,6 @@
 """Templates and groups, and what they are made of: images, load balancers, certificates, files and userdata."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -19,10 +20,13 @@ from nstance.config.model import scalars
 from nstance.config.model.readiness import Checks
 from nstance.config.model.scalars import Block, describe_type, invalid
 
+MAX_INSTANCE_TYPES = 20
 MAX_FILES = 256  # of one instance: the limit of an agent
 NONCE_KEY = "registration-nonce.key"  # the secret that signs nonces; never a file of an instance
 CA_TEMPLATE = "ca"  # the template of the cluster's CA certificate
 CA_LIFETIME_SECONDS = 10 * 365 * 86_400.0
+
+QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?)?")
 
 CertificateKind = Literal["server", "client"]
 
@@ -65,9 +69,19 @@ class Image(Block):
     owners: tuple[scalars.NonEmptyText, ...] = ()
     sort: scalars.Text = ""
     order: Literal["asc", "desc"] = "desc"
+    ssm_parameter: scalars.Text = ""  # of AWS: a parameter that holds the image's ID, instead of filters
     fallback: scalars.Text = ""
 
-    rules = ((lambda image: image.filters or image.fallback, "filters or a fallback, found neither"),)
+    rules = (
+        (
+            lambda image: image.filters or image.ssm_parameter or image.fallback,
+            "filters or a fallback, found neither",
+        ),
+        (
+            lambda image: not image.ssm_parameter or (image.provider == "aws" and not image.filters),
+            "the provider aws, and no filters, beside an ssm_parameter",
+        ),
+    )
 
 
 def _kinds(value: object) -> object:
@@ -173,14 +187,19 @@ def _check_file_names(files: object) -> object:
 class Userdata(Block):
     """What a VM runs at its first boot: a template, inline or fetched from a URL."""
 
+    base: Literal["", "agent"] = Field(
+        default="", description="agent: a script that sets up the agent comes first; the content is a shell script"
+    )
     source: Literal["inline", "url"] = "inline"
     encoding: Literal["plain", "base64", "gzip", "base64+gzip"] = "plain"
-    content: str
+    content: str = ""
 
     @model_validator(mode="after")
     def _has_url(self) -> Self:
         if self.source == "url" and not self.content.startswith(("https://", "http://")):
             raise invalid(f"expected a URL that starts with https:// or http://, found {quoted(self.content)}")
+        if not self.content and not self.base:
+            raise invalid("expected content, or the base agent, found neither")
         return self
 
 
@@ -188,6 +207,45 @@ class Defaults(Block):
     args: scalars.Args = Field(default_factory=dict)
     vars: scalars.Vars = Field(default_factory=dict)
     userdata: Userdata | None = None
+
+
+class OnDemand(Block):
+    """Limits of on-demand instances. None: no limit."""
+
+    max: scalars.Count | None = Field(default=None, description="on-demand instances that a group may have")
+    max_per_requester: scalars.Count | None = Field(
+        default=None, description="of these, those of one requester: for the Kubernetes operator, a pod's namespace"
+    )
+
+
+def _check_quantity(value: str) -> str:
+    if not QUANTITY.fullmatch(value):
+        raise invalid(f"expected a Kubernetes quantity such as 4, 500m or 16Gi, found {quoted(value)}")
+    return value
+
+
+Capacity = Mapping[
+    Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9./_-]{0,252}$")],
+    Annotated[scalars.NonEmptyText, AfterValidator(_check_quantity)],
+]
+
+
+def _check_choices(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise invalid("expected at least one value, found an empty list")
+    if repeated := next((value for value in values if values.count(value) > 1), None):
+        raise invalid(f"expected each value once, found {quoted(repeated)} twice")
+    return values
+
+
+InstanceTypes = Annotated[
+    tuple[scalars.NonEmptyText, ...], AfterValidator(_check_choices), Field(min_length=1, max_length=MAX_INSTANCE_TYPES)
+]
+Markets = Annotated[tuple[Literal["spot", "on-demand"], ...], AfterValidator(_check_choices)]
+ONE_KEY_FOR_TYPES: scalars.Rule = (
+    lambda block: not block.instance_type or not block.instance_types,
+    "instance_type or instance_types, found both; keep instance_types for several",
+)
 
 
 class Template(Block):
@@ -201,12 +259,27 @@ class Template(Block):
     userdata: Userdata | None = None
     size: scalars.Count | None = None
     instance_type: scalars.Text | None = None
+    instance_types: InstanceTypes | None = Field(
+        default=None, description="alternatives in order of preference, instead of instance_type"
+    )
+    markets: Markets | None = Field(default=None, description="in order of preference; default: as args say")
+    prefer: Literal["loose", "strict"] = Field(
+        default="loose", description="strict: replace an instance when a better market or type has capacity again"
+    )
     subnet_pool: scalars.Text | None = None
     registration_timeout: scalars.Period | None = Field(default=None, description="overrides the value of the shard")
+    capacity: Capacity = Field(
+        default_factory=dict,
+        description="what one instance offers to pods, as Kubernetes quantities: cpu, memory, ephemeral-storage, "
+        "nvidia.com/gpu …; cluster-autoscaler needs it to scale a group from zero",
+    )
+    on_demand: OnDemand = OnDemand.model_validate({})
     checks: Checks = Checks.model_validate({})
     ready_timeout: scalars.Period = Field(
         default=600.0, description="an instance that is not ready this long after it registered is replaced"
     )
+
+    rules = (ONE_KEY_FOR_TYPES,)
 
 
 WAIT: Literal["wait"] = "wait"
@@ -276,9 +349,19 @@ class GroupConfig(Block):
     template: scalars.NonEmptyText
     size: scalars.Count | None = None
     instance_type: scalars.Text | None = None
+    instance_types: InstanceTypes | None = Field(
+        default=None, description="alternatives in order of preference, instead of instance_type"
+    )
+    markets: Markets | None = Field(default=None, description="in order of preference; default: as args say")
+    prefer: Literal["loose", "strict"] | None = Field(
+        default=None, description="strict: replace an instance when a better market or type has capacity again"
+    )
+    capacity_retry: scalars.Period | None = Field(default=None, description="overrides the value of the shard")
     subnet_pool: scalars.Text | None = None
     vars: scalars.Vars = Field(default_factory=dict)
     args: scalars.Args = Field(default_factory=dict)
     drain_timeout: scalars.Duration | None = None
     load_balancers: tuple[scalars.Text, ...] | None = None
     update: Update | None = None
+
+    rules = (ONE_KEY_FOR_TYPES,)
