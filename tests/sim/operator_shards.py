@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from nstance.sim.rng import SeededRng
 from nstance.v1 import operator_pb2 as pb
 
 DRAIN = 30.0
+REQUESTED, SCALE_DOWN = "requested", "scale-down"
 ALIVE = ("starting", "running", "draining")
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -64,7 +65,8 @@ class Shard:
             if (each.group, each.on_demand) == (group, on_demand) and each.state in ALIVE
         ]
 
-    def upsert(self, key: str, config: pb.GroupConfig, etag: str) -> pb.GroupStatus:
+    def upsert(self, key: str, config: pb.GroupConfig, etag: str, *, first: Sequence[str] = ()) -> pb.GroupStatus:
+        """`first`: who leaves first if the group shrinks."""
         old = self.groups.get(key)
         if etag and (old is None or old.etag != etag):
             raise ShardRefusedError("ABORTED", "changed meanwhile")
@@ -74,23 +76,26 @@ class Shard:
             key=key, tenant="default", template=config.template or "web", size=size, etag=str(self.etags), config=config
         )
         self.groups[key] = status
-        self.settle(key)
+        self.settle(key, first)
         return status
 
-    def settle(self, key: str) -> None:
+    def settle(self, key: str, first: Sequence[str] = ()) -> None:
         """Create or drain instances until the group has its size."""
         group = self.groups.get(key)
         desired = group.size if group is not None else 0
         here = self.alive(key, on_demand=False)
         staying = [each for each in here if each.state != "draining"]
-        returning = [each for each in here if each.state == "draining"][: max(0, desired - len(staying))]
+        leaving = [each for each in here if each.state == "draining" and each.reason == SCALE_DOWN]
+        returning = leaving[: max(0, desired - len(staying))]
         staying += [
-            self.put(each.instance_id, state="running", drain_cancelled=True, waits=False) for each in returning
+            self.put(each.instance_id, state="running", drain_cancelled=True, waits=False, reason="")
+            for each in returning
         ]
         for _ in range(desired - len(staying)):
             self.make(key, self.world.fresh(), on_demand=False)
+        staying.sort(key=lambda each: each.instance_id in first)
         for each in staying[desired:]:
-            self.leave(each.instance_id)
+            self.leave(each.instance_id, SCALE_DOWN)
         if group is not None:
             now = self.alive(key, on_demand=False)
             group.actual_size = len(now)
@@ -116,11 +121,13 @@ class Shard:
             self.world.node(id, self.instances[id].provider_id)
             self.settle(self.instances[id].group)
 
-    def leave(self, id: str) -> pb.InstanceEvent:
+    def leave(self, id: str, reason: str = REQUESTED) -> pb.InstanceEvent:
         event = self.instances[id]
-        if event.state == "draining" or event.state not in ALIVE:
+        if event.state == "draining":
+            return self.put(id, reason=REQUESTED) if reason == REQUESTED else event
+        if event.state not in ALIVE:
             return event
-        event = self.put(id, state="draining", waits=True, reason="requested", drain_cancelled=False)
+        event = self.put(id, state="draining", waits=True, reason=reason, drain_cancelled=False)
         started = self.world.now()
         self.world.drains[id] = started
         self.world.later(DRAIN, lambda: self.world.drains.get(id) == started and self.end(id))
@@ -214,8 +221,11 @@ class Link:
             raise ShardUnreachableError("applied, but the answer was lost")
         return answer
 
-    async def upsert_group(self, key: str, config: pb.GroupConfig, *, etag: str = "") -> pb.GroupStatus:
-        return copied(await self._call(lambda: self.shard.upsert(key, config, etag)))
+    async def upsert_group(self, request: pb.UpsertGroupRequest) -> pb.GroupStatus:
+        def act() -> pb.GroupStatus:
+            return self.shard.upsert(request.key, request.config, request.etag, first=list(request.remove_first))
+
+        return copied(await self._call(act))
 
     async def delete_group(self, key: str, *, etag: str = "") -> None:
         def act() -> None:
@@ -242,6 +252,9 @@ class Link:
             return self._status(instance)
 
         return await self._call(act)
+
+    async def replace_instance(self, instance: str) -> pb.InstanceStatus:
+        return await self.delete_instance(instance)  # its group makes another one
 
     async def get_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call(lambda: self._status(instance))

@@ -4,8 +4,9 @@ imitated here, with lost answers, broken watches, expired versions, silent shard
     python -m sim.operator_swarm 200      # from tests/: so many seeds
 
 Checked at every step: an instance is asked for only under an ID that its machine holds already, each machine has one ID
-for life, a node is empty when its drain is acknowledged. Checked at rest: every pool has its size, spread as it should be;
-every machine has one VM and no VM is without its machine; every pod that asks has a machine; no node stays cordoned.
+for life, a node is empty when its drain is acknowledged. Checked at rest: every pool has its size, and each shard the part
+that Kubernetes shows; every instance of a pool has its two objects; an instance whose Machine was deleted is gone; every
+machine has one VM and no VM is without its machine; every pod that asks has a machine; no node stays cordoned.
 """
 
 import asyncio
@@ -23,8 +24,10 @@ from nstance.kube.memory import READS, Fate, MemoryKube, Verb
 from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.model.ids import InstanceId
-from nstance.operator.controllers import drains, pools, registry, resources
+from nstance.operator.controllers import pod_objects, registry, resources
+from nstance.operator.controllers.machine_objects import pool_instance
 from nstance.operator.controllers.machines import UUID_ANNOTATION
+from nstance.operator.controllers.pool_members import removed_machines
 from nstance.operator.shards.ports import Listener
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.rng import SeededRng
@@ -53,6 +56,7 @@ class World:
         self.drains: dict[str, float] = {}
         self.ids_of: dict[str, str] = {}  # uid of a machine: its one and only ID
         self.violations: list[str] = []
+        self.deleted: set[str] = set()  # instances whose Machine somebody deleted
         self.faults = 0
         self.kills = 0
         self._operator: Machine | None = None
@@ -119,7 +123,7 @@ class World:
         left = [
             resources.name(pod)
             for pod in self.all(kinds.POD)
-            if resources.spec(pod).get("nodeName") == instance and drains.must_evict(pod)
+            if resources.spec(pod).get("nodeName") == instance and pod_objects.must_evict(pod)
         ]
         if left:
             self._violated(f"{instance} was acknowledged with {left} on it")
@@ -192,13 +196,19 @@ class World:
     async def _disturb(self) -> None:
         dice = self.dice
         assert self._client is not None
-        match dice.randrange(12):
+        match dice.randrange(15):
             case 0 | 1:
                 await self._scale(dice.randrange(9))
             case 2 | 3:
                 await self._make_machine()
             case 4:
-                await self._delete(kinds.NSTANCE_MACHINE, kinds.MACHINE)
+                await self._delete_on_demand()
+            case 12:
+                await self._delete_pool_machine()
+            case 13:
+                await self._scale_down_to_node()
+            case 14:
+                await self._delete_objects_only()
             case 5:
                 self._serial += 1
                 body = {
@@ -237,14 +247,49 @@ class World:
         ):
             await self.kube.create(kind, {"metadata": {"name": name}, "spec": spec}, namespace=NAMESPACE)
 
-    async def _delete(self, *of: kinds.Kind) -> None:
-        found = self.all(of[0])
+    async def _delete_on_demand(self) -> None:
+        await self._delete([each for each in self.all(kinds.NSTANCE_MACHINE) if not pool_instance(each)])
+
+    async def _delete(self, found: list[Object]) -> None:
         if not found:
             return
         name = resources.name(self.dice.choice(found))
-        for kind in of:
+        for kind in (kinds.NSTANCE_MACHINE, kinds.MACHINE):
             with contextlib.suppress(errors.NotFoundError):
                 await self.kube.delete(kind, name, namespace=NAMESPACE)
+
+    def _pool_machines(self) -> list[str]:
+        """That have an instance which does not leave yet."""
+        staying = {
+            each.instance_id
+            for shard in self.shards.values()
+            for each in shard.alive("web", on_demand=False)
+            if each.state != "draining"
+        }
+        names = [resources.name(each) for each in self.all(kinds.MACHINE) if not resources.is_being_deleted(each)]
+        return [each for each in names if each in staying]
+
+    async def _delete_pool_machine(self) -> None:
+        if found := self._pool_machines():
+            name = self.dice.choice(found)
+            self.deleted.add(name)
+            await self.kube.delete(kinds.MACHINE, name, namespace=NAMESPACE)
+
+    async def _scale_down_to_node(self) -> None:
+        """As cluster-autoscaler does it."""
+        pool = next(iter(self.all(kinds.MACHINE_POOL)), None)
+        if pool is None or not pool["spec"]["replicas"] or not (found := self._pool_machines()):
+            return
+        mark = {"metadata": {"annotations": {resources.DELETE_MACHINE: "now"}}}
+        with contextlib.suppress(errors.NotFoundError):
+            await self.kube.patch(kinds.MACHINE, self.dice.choice(found), mark, namespace=NAMESPACE)
+            await self._scale(pool["spec"]["replicas"] - 1)
+
+    async def _delete_objects_only(self) -> None:
+        """The NstanceMachine of a pool: nobody means its instance."""
+        if found := [each for each in self.all(kinds.NSTANCE_MACHINE) if pool_instance(each)]:
+            name = resources.name(self.dice.choice(found))
+            await self.kube.delete(kinds.NSTANCE_MACHINE, name, namespace=NAMESPACE)
 
     async def _finish_pod(self) -> None:
         asking = [pod for pod in self.all(kinds.POD) if resources.annotations(pod)]
@@ -274,12 +319,15 @@ class World:
         found = self.all(kinds.MACHINE_POOL)
         if not found:
             raise Violation("the group was never imported")
-        desired = pools.spread(found[0]["spec"]["replicas"], SHARDS)
+        desired = {item["spec"]["shard"]: item["spec"]["size"] for item in self.all(kinds.NSTANCE_SHARD_GROUP)}
+        if (replicas := found[0]["spec"]["replicas"]) != sum(desired.values()):
+            raise Violation(f"{replicas} replicas are divided into {desired}")
         for name, shard in self.shards.items():
             here = [each for each in shard.alive("web", on_demand=False) if each.state != "draining"]
             if len(here) != desired[name]:
                 raise Violation(f"shard {name} has {len(here)} of {desired[name]}")
-        machines = self.all(kinds.NSTANCE_MACHINE)
+        self._judge_pool_machines()
+        machines = [item for item in self.all(kinds.NSTANCE_MACHINE) if not pool_instance(item)]
         wanted = sorted(resources.annotations(item).get(UUID_ANNOTATION, "none") for item in machines)
         alive = sorted(
             str(uuid.UUID(int=ids.uuid_of(InstanceId(each.instance_id))))
@@ -302,6 +350,22 @@ class World:
         for node in self.all(kinds.NODE):
             if resources.spec(node).get("unschedulable"):
                 raise Violation(f"node {resources.name(node)} stays cordoned")
+
+    def _judge_pool_machines(self) -> None:
+        """One NstanceMachine and one Machine for each instance of the pool; who was chosen has left."""
+        alive = sorted(
+            each.instance_id for shard in self.shards.values() for each in shard.alive("web", on_demand=False)
+        )
+        items = sorted(filter(None, map(pool_instance, self.all(kinds.NSTANCE_MACHINE))))
+        labelled = (each for each in self.all(kinds.MACHINE) if resources.POOL_LABEL in resources.labels(each))
+        machines = sorted(map(resources.name, labelled))
+        if not alive == items == machines:
+            raise Violation(f"instances {alive}, NstanceMachines {items} and Machines {machines} differ")
+        if left := self.deleted.intersection(alive):
+            raise Violation(f"the Machines of {sorted(left)} were deleted, and the instances are still there")
+        [pool] = self.all(kinds.MACHINE_POOL)
+        if removed_machines(pool):
+            raise Violation(f"the pool still names removed machines: {removed_machines(pool)}")
 
 
 def run(seed: int) -> World:

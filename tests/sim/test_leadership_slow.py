@@ -57,6 +57,20 @@ def test_a_standby_that_dies_on_a_slow_store_costs_no_leader(slow: float) -> Non
 
 
 @pytest.mark.parametrize("slow", [0.8, 2.0, 5.0])
+def test_a_server_whose_standby_is_gone_keeps_its_term_when_the_store_becomes_slow(slow: float) -> None:
+    """The standby may return, so the leases are short; but while none is connected, a term need not end to make room."""
+    with run_calm(6, Setup()) as world:
+        world.advance(30.0)
+        (standby,) = (machine for machine in world.machines if machine.name not in world.acting)
+        world.do(world.kill, standby, 3600.0)
+        world.advance(60.0)
+        assert leader_share(world, slow) >= 0.95
+        assert world.counts["terms"] == 1
+        world.audit()
+        assert not world.violations
+
+
+@pytest.mark.parametrize("slow", [0.8, 2.0, 5.0])
 def test_a_leader_that_dies_on_a_slow_store_is_replaced_once(slow: float) -> None:
     with run_calm(4, Setup()) as world:
         world.advance(30.0)

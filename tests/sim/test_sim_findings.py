@@ -260,12 +260,13 @@ def test_a_replacement_that_a_group_backs_off_from_is_unrest(noticed: bool) -> N
             w.do(agent.deliver_notice, "SPOT_TERMINATION", 40.0)
         else:
             w.do(leader.spawn, leader.lead.shard.ask(ev.ReplacementRequested(agent.id)))
-        while not w.counts["decided back-off"]:
+        while not w.counts["decided blocked"]:
             w.advance(0.5)
             assert w.now < 60.0
+        assert f"{agent.id} is to go" in w.auditor.unrest()
         w.do(w.stop_faults)
         w.advance(5.0)  # what was under way has ended
-        assert f"{agent.id} is to go" in w.auditor.unrest()
+        assert w.auditor.unrest()
         check_settles(w)
         assert agent.id not in {m.id for m in w.auditor.records.values() if m.counts}
 

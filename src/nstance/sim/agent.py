@@ -217,6 +217,7 @@ class SimAgent:
         clone.registered = True
         # The server cannot know which of the two reports.
         clone.ready_reports, clone._ready_on = self.ready_reports, self._ready_on
+        self.world.clones_until = max(self.world.clones_until, self.world.now + seconds)
         self.world.later(seconds, lambda: clone.die(reset=True))
 
     def deliver_notice(self, kind: str, deadline: float) -> bool:

@@ -85,6 +85,7 @@ class FileStream:
         self._connection = connection
         self._stream = connection._stream
         self._last_install = 0.0
+        self._contents: dict[str, bytes] = {}
 
     async def recv_message(self) -> agent_pb2.ReceiveFilesRequest:
         return agent_pb2.ReceiveFilesRequest(config_hash=self._connection.agent.installed)
@@ -92,7 +93,11 @@ class FileStream:
     async def send_message(self, message: agent_pb2.FileMessage) -> None:
         agent = self._connection.agent
         world = agent.world
-        if message.WhichOneof("kind") == "commit":
+        if message.WhichOneof("kind") == "file":
+            self._contents[message.file.name] = message.file.content
+        elif message.WhichOneof("kind") == "commit":
+            contents, self._contents = self._contents, {}
+            world.auditor.rollouts.check_files(agent.id, contents, self._connection.port)
             # Files are installed in the order in which they were sent.
             self._last_install = max(self._last_install + DELAY_SECONDS, world.now + world.random.uniform(0.05, 0.5))
             delay = self._last_install - world.now

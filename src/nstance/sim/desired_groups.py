@@ -15,6 +15,7 @@ DEAD_AFTER = 15.0
 COLLECT_EVERY = 10.0
 REGISTRATION_TIMEOUT = 30.0
 READY_TIMEOUT = 20.0
+CAPACITY_RETRY = 4.0
 BALANCER = "front"
 
 
@@ -33,6 +34,14 @@ class DesiredGroup:
     pause: str = "wait"
     max_failures: int = 2
     on_failure: str = "halt"
+    instance_types: tuple[str, ...] = ("small",)
+    markets: tuple[str, ...] = ()
+    prefer: str = "loose"
+
+    def offers(self) -> dict[str, object]:
+        prefer = self.prefer if self.max_surge else "loose"
+        fields: dict[str, object] = {"instance_types": self.instance_types, "prefer": prefer}
+        return fields | ({"markets": self.markets} if self.markets else {})
 
     def update(self) -> dict[str, object]:
         fields: dict[str, object] = {
@@ -55,6 +64,7 @@ class DesiredGroups:
     heartbeat: float = 0.6
     on_clone: str = "alarm"
     collect: float = COLLECT_EVERY  # seconds between two listings of the provider
+    capacity_retry: float = CAPACITY_RETRY
     unknown: str = "hold"  # what happens to VMs that no record knows
 
     def text(self) -> bytes:
@@ -70,6 +80,7 @@ class DesiredGroups:
             "shard": {
                 "infra": {"provider": "memory", "region": "sim", "zone": "a"},
                 "subnet_pools": {"pool": list(SUBNETS)},
+                "capacity_retry": f"{self.capacity_retry}s",
                 "request_timeout": "6s",
                 "health": {
                     "suspect_after": f"{SUSPECT_AFTER}s",
@@ -89,11 +100,14 @@ class DesiredGroups:
             "templates": {
                 f"{name}-vm": {
                     "kind": "sim",
-                    "instance_type": "small",
+                    **desired.offers(),
                     "subnet_pool": "pool",
                     "args": {"generation": desired.generation},
                     "vars": {"files": str(desired.files)},
-                    "files": {"token": {"kind": "secret", "source": f"token-{name}"}},
+                    "files": {
+                        "token": {"kind": "secret", "source": f"token-{name}"},
+                        "generation": {"kind": "string", "template": str(desired.generation)},
+                    },
                     "ready_timeout": f"{READY_TIMEOUT}s",
                 }
                 for name, desired in self.groups.items()

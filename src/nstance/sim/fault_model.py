@@ -8,10 +8,11 @@ import random
 from collections.abc import Callable
 
 from nstance.model.ids import InstanceId
+from nstance.model.offer import Offer
 from nstance.objects import errors as storage
 from nstance.objects import memory
 from nstance.objects.memory import Fate, Verb
-from nstance.providers import errors, port
+from nstance.providers import errors, memory_offers, port
 from nstance.providers.memory_behavior import CHANGES, Call, Life, Outcome
 from nstance.sim.loop import Machine
 from nstance.sim.setup import Setup
@@ -94,7 +95,8 @@ class ProviderFaults(_Faults):
         super().__init__(r, setup, now, count)
         self.brown = 0.2  # probability of each of the five bad endings in a brown-out: every call fails
         self.throttled_until = 0.0
-        self.full: dict[str, float] = {}  # subnets without capacity, until when
+        self.full: dict[str, float] = {}  # subnets without free addresses, until when
+        self.exhausted: dict[Offer, float] = {}  # patterns of offers without capacity (`memory_offers`), until when
         self.partial_until = 0.0  # listings are incomplete without saying so
 
     def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
@@ -156,3 +158,9 @@ class ProviderFaults(_Faults):
 
     def is_full(self, subnet: str) -> bool:
         return self._now() < self.full.get(subnet, 0.0)
+
+    def find_exhausted(self, offer: Offer) -> errors.NoCapacityError | None:
+        now = self._now()
+        found = (p for p, until in self.exhausted.items() if now < until and memory_offers.is_match(p, offer))
+        pattern = next(found, None)
+        return memory_offers.no_capacity(pattern) if pattern is not None else None

@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         help="until the agent of a new VM registers (default 20 to 60; with a local provider 0.5 to 4)",
     )
     run.add_argument("--svg", type=Path, help="file for the chart (default forecast-SCENARIO.svg)")
+    run.add_argument("--json", type=Path, help="file for the points of the chart, for programs")
     run.set_defaults(run=forecast_command.run)
     return parser
 

@@ -5,9 +5,11 @@ from typing import Protocol
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
+from nstance.model.offer import Offer
 from nstance.objects import memory
 from nstance.objects.port import Version
-from nstance.providers import port
+from nstance.providers import memory_offers, port
+from nstance.providers.errors import NoCapacityError
 from nstance.providers.memory import MemoryProvider
 from nstance.providers.memory_cloud import MemoryCloud
 
@@ -15,7 +17,17 @@ from nstance.providers.memory_cloud import MemoryCloud
 class Watcher(Protocol):
     def on_store(self, key: str, body: bytes | None) -> None: ...
 
-    def on_create(self, id: InstanceId) -> None: ...
+    def on_create(self, id: InstanceId, offer: Offer) -> None: ...
+
+    def on_create_call(self, server: str, request: port.CreateRequest) -> None: ...
+
+    def on_refused(self, server: str, request: port.CreateRequest, error: NoCapacityError) -> None:
+        """A server has received the answer that there is no capacity."""
+        ...
+
+    def on_second_vm(self, id: InstanceId) -> None:
+        """A create call for another offer made a second VM with an ID."""
+        ...
 
     def on_delete(self, id: InstanceId, provider_id: ProviderId | None) -> None: ...
 
@@ -50,11 +62,20 @@ class WatchedStore(memory.MemoryStore):
 class WatchedCloud(MemoryCloud):
     watcher: Watcher
     is_full: Callable[[str], bool]
+    find_exhausted: Callable[[Offer], NoCapacityError | None]
 
     def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
+        offer = memory_offers.offer_of(request)
+        others = [m for m in self._machines_of(request.id) if m.deleted_at is None]
+        if others and not request.may_exist and all(memory_offers.offer_of(m.request) != offer for m in others):
+            # A real cloud's idempotency token names the offer: a call for another one finds no VM.
+            self.watcher.on_second_vm(request.id)
         vm = super().create(scope, request)  # a late call for an ID that was deleted creates nothing
-        self.watcher.on_create(request.id)
+        self.watcher.on_create(request.id, offer)
         return vm
+
+    def find_lack(self, request: port.CreateRequest) -> NoCapacityError | None:
+        return self.find_exhausted(memory_offers.offer_of(request)) or super().find_lack(request)
 
     def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
         self.watcher.on_delete(id, provider_id)
@@ -81,7 +102,12 @@ class WatchedProvider(MemoryProvider):
 
     async def create(self, request: port.CreateRequest) -> port.Vm:
         self._watcher.on_call(self._server, "create", request.id)
-        return await super().create(request)
+        self._watcher.on_create_call(self._server, request)
+        try:
+            return await super().create(request)
+        except NoCapacityError as error:
+            self._watcher.on_refused(self._server, request, error)
+            raise
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
         self._watcher.on_call(self._server, "delete", id)

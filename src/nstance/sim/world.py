@@ -69,6 +69,7 @@ class World:
         self.bad_generations: set[int] = set()  # of templates whose instances never become ready
         self.secrets = secrets.MemoryStore()
         self.agents_shut_out_until = 0.0
+        self.clones_until = 0.0  # until then second agents with one identity may be alive
         self.servers_down = False  # all are stopped and must not boot: a backup is being restored
         self.on_moment: Callable[[str], None] = lambda moment: None
         self.began = 0.0  # the shard's time at the world's second 0
@@ -86,6 +87,7 @@ class World:
         )
         self.cloud.watcher = self.auditor
         self.cloud.is_full = self.provider_faults.is_full
+        self.cloud.find_exhausted = lambda offer: None if self.planting else self.provider_faults.find_exhausted(offer)
         self.network = Network()
         self.servers = [
             SimServer(
@@ -323,6 +325,7 @@ class World:
         storage.brown_until = storage.slow = 0.0
         provider.brown_until = provider.throttled_until = provider.partial_until = 0.0
         provider.full.clear()
+        provider.exhausted.clear()
         self.network.cut.clear()
         self.network.rejected.clear()
         self.agents_shut_out_until = 0.0

@@ -1,5 +1,6 @@
 """The defects. Those of rollouts are in `rollouts`."""
 
+from sim.mutants.capacity import CAPACITY
 from sim.mutants.mutant import Mutant
 from sim.mutants.rollouts import ROLLOUTS
 from sim.mutants.unknown_vms import UNKNOWN_VMS
@@ -138,6 +139,14 @@ CATALOGUE: tuple[Mutant, ...] = (
         "self._clock.monotonic() < self._until",
         "self._clock.wall() - 1.7e9 < self._until",
         "the lease is measured by a clock that people set",
+    ),
+    Mutant(
+        "slow-store-ends-a-term-that-nobody-wants",
+        "nstance.core.election",
+        "    return timings.frozen_most + 3 * latency.slowest\n",
+        "    return adapted(timings, latency.usual).frozen_most\n",
+        "a server without a standby gives its term up because storage became slow",
+        tests=SLOW_STORE,
     ),
     Mutant(
         "holder-counts-longer",
@@ -318,8 +327,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "damaged-journal-is-healthy",
         "nstance.server.server",
-        "        damage = self.elector.damage or self.follower.damage\n",
-        '        damage = ""\n',
+        "        journal = self.elector.damage or self.follower.damage\n",
+        '        journal = ""\n',
         "nobody can lead, and every server says that it is well",
         tests=BOOT_HEALTH,
     ),
@@ -928,8 +937,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "next-subnet-with-the-old-request",
         "nstance.core.creating",
-        'draft.put(replace(instance, subnet=following, request_hash=""))',
-        "draft.put(replace(instance, subnet=following))",
+        '        request_hash="",\n',
+        "",
         "an instance that finds no capacity is given up instead of made elsewhere",
         tests=CREATING,
     ),
@@ -1056,6 +1065,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=HEALTH,
     ),
     *ROLLOUTS,
+    *CAPACITY,
     # ---- readiness
     Mutant(
         "ready-without-files",
@@ -1123,7 +1133,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "one-failure-fails",
-        "nstance.agent.checks",
+        "nstance.agent.checks.runner",
         "if self._row < (self.successes if good else self.failures):",
         "if False:",
         "a single failed run makes an instance not ready",
@@ -1131,7 +1141,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "start-period-ignored",
-        "nstance.agent.checks",
+        "nstance.agent.checks.runner",
         "if not good and self.passing is None and now < self.counts_from:",
         "if False:",
         "a service that is still starting counts as failing",

@@ -4,6 +4,8 @@ from sim.mutants.mutant import Mutant
 
 ROLLOUT = ("tests/unit/core/test_core_rollout.py",)
 READINESS = ("tests/unit/core/test_core_readiness.py",)
+EARLIER = ("tests/component/test_server_earlier_revisions.py",)
+FALLBACK = ("tests/unit/core/test_core_fallback.py",)
 RESOLVE = ("tests/unit/config/test_config_rollback.py",)
 
 ROLLOUTS: tuple[Mutant, ...] = (
@@ -139,5 +141,74 @@ ROLLOUTS: tuple[Mutant, ...] = (
         " or",
         "a rollout begins although nobody could return to its revision later",
         tests=ROLLOUT,
+    ),
+    Mutant(
+        "old-instances-get-new-files",
+        "nstance.server.leader.vm_requests",
+        "found = self._earlier.resolve(current, instance.infra_hash) if current is not None else None\n",
+        "found = current\n",
+        "checks and files of a new revision reach instances of the old one, which cannot pass them",
+    ),
+    Mutant(
+        "judged-before-its-revision-is-read",
+        "nstance.server.leader.readiness",
+        "        if self._vm_requests.is_being_read(instance):\n",
+        "        if False:\n",
+        "a new leader takes instances for unready whose checks it does not know yet",
+        tests=EARLIER,
+    ),
+    Mutant(
+        "revision-forgotten-before-it-was-stored",
+        "nstance.server.leader.revision_store",
+        "            if not self._is_stored(key, before):\n",
+        "            if False:\n",
+        "the next leader does not know what the old instances are made of",
+        tests=EARLIER,
+    ),
+    Mutant(
+        "revision-of-an-instance-dropped",
+        "nstance.core.rollout",
+        "    kept = {number for infra_hash, number in newest.items() if infra_hash in used}\n",
+        "    kept: set[int] = set()\n",
+        "a lasting instance gets the checks of a revision that it is not of",
+        tests=ROLLOUT,
+    ),
+    Mutant(
+        "held-rollout-replaces-with-the-new-revision",
+        "nstance.core.rollout",
+        "    return is_trial or current.outcome in HELD\n",
+        "    return False\n",
+        "an old instance that dies while a rollout is held comes back as the revision that fails",
+    ),
+    Mutant(
+        "failed-canary-tried-again",
+        "nstance.core.rollout",
+        "    if current.outcome is Outcome.HALTED and current.failures:\n        return True\n",
+        "",
+        "a halted rollout makes another instance of the revision that fails",
+        tests=FALLBACK,
+    ),
+    Mutant(
+        "more-canaries-than-configured",
+        "nstance.core.rollout",
+        "for m in draft.capacity() if m is not replaces) >= desired.canary\n",
+        "for m in draft.capacity() if m is not replaces) > desired.canary\n",
+        "an old instance that dies while a rollout is paused comes back as another canary",
+    ),
+    Mutant(
+        "fallback-dropped-as-outdated",
+        "nstance.core.replacing",
+        "        outdated = drifted(member, draft.desired) and not rollout.is_fallback(draft.record, draft.desired, member)\n",
+        "        outdated = drifted(member, draft.desired)\n",
+        "the replacement of an old instance is deleted again, without end",
+        tests=FALLBACK,
+    ),
+    Mutant(
+        "fallback-made-from-the-new-revision",
+        "nstance.server.leader.vm_requests",
+        "            return self.resolve(instance)\n        return",
+        "            pass\n        return",
+        "the VM of an old revision is created from the new one",
+        tests=EARLIER,
     ),
 )

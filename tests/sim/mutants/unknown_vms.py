@@ -43,8 +43,8 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "registration-lost-with-the-backup",
         "nstance.server.identity.restored_agents",
-        "    if instance is not None:\n        await shard.ask(",
-        "    if instance is not None and instance.public_key:\n        await shard.ask(",
+        "    if instance is not None:\n        return ev.Registered(",
+        "    if instance is not None and instance.public_key:\n        return ev.Registered(",
         "an agent whose registration a restored journal does not know is given up",
         tests=RESTORED,
     ),

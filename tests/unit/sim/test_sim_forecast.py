@@ -145,7 +145,7 @@ def test_it_prints_a_table_and_draws_a_chart(tmp_path: Path, capsys: pytest.Capt
             CONFIG.replace('"size": 2', '"size": 0').replace('"size": 1', '"size": 0'),
             "expected a group with a size above 0",
         ),
-        (CONFIG.replace('"spot"', '"capacity-block"'), "expected a group whose args ask for spot VMs"),
+        (CONFIG.replace('"spot"', '"capacity-block"'), "expected a group that asks for spot VMs"),
         (None, "No such file"),
     ],
 )

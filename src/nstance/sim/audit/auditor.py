@@ -2,7 +2,8 @@
 
 I1 no leaked VM, I2 no duplicate VM, I3 no deletion without a committed tombstone, I4 groups settle, I5 one writer, I6 what
 was acknowledged survives, I7 one nonce and one key, I10 in doubt nothing is deleted (`departures`); R1 to R5 are in
-`rollouts`. The auditor trusts no server: it replays the journal as it is stored, and compares with the simulated world.
+`rollouts`, C1 to C3 in `capacity`. The auditor trusts no server: it replays the journal as it is stored, and compares
+with the simulated world.
 """
 
 import base64
@@ -17,12 +18,15 @@ from nstance.model.decision import Reason
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId, TenantId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, Remove, State
+from nstance.model.offer import Offer
 from nstance.model.rollout import GroupRecord
 from nstance.objects import slots
-from nstance.providers.port import Status
+from nstance.providers.errors import NoCapacityError
+from nstance.providers.port import CreateRequest, Status
 from nstance.sim.agent import key_pair
 from nstance.sim.agent_port import AgentPort
 from nstance.sim.audit import quiescence
+from nstance.sim.audit.capacity import CapacityAuditor
 from nstance.sim.audit.departures import DepartureAuditor, Truth
 from nstance.sim.audit.rollouts import RolloutAuditor
 from nstance.sim.desired_groups import SHARD
@@ -59,6 +63,7 @@ class Auditor:
         self.records: dict[InstanceId, Instance] = {}  # the journal as it is stored
         self.rollouts = RolloutAuditor(world)
         self.departures = DepartureAuditor(world, self)
+        self.capacity = CapacityAuditor(world)
         self.created: set[InstanceId] = set()  # whose VMs were there; only in worlds that are not audited
         self.tail = 0
         self.epoch = 0
@@ -274,6 +279,7 @@ class Auditor:
             return
         self.note_desired_groups()
         has_drainer = bool(self.drainers) and world.now - self.operator_seen_at <= DRAINER_SECONDS
+        self.capacity.check_decision(entry, self.records, (port.server.name, self.epoch))
         views = self.rollouts.views(entry, port)
         truth = self._truths[entry.id] = Truth(world.now, has_drainer=has_drainer, views=views)
         for new in (change.instance for change in entry.changes if isinstance(change, Put)):
@@ -314,10 +320,11 @@ class Auditor:
             elif other.leading and not other.machine.stopped and not world.setup.freezes:
                 self._report("I5", f"{server} and {other.name} both act")
 
-    def on_create(self, id: InstanceId) -> None:
+    def on_create(self, id: InstanceId, offer: Offer) -> None:
         world = self._world
         if not world.setup.audited:
             return
+        self.capacity.on_created(offer)
         if id not in self._intents and id not in self.planted and not world.planting:
             self._report("I1", f"a VM for {id} is created without an intent in the journal")
         record = self.records.get(id)
@@ -351,7 +358,19 @@ class Auditor:
     def on_listing(self) -> None:
         self._world.on_moment("listing")
 
+    def on_create_call(self, server: str, request: CreateRequest) -> None:
+        if self._world.setup.audited:
+            self.capacity.on_create_call(request, (server, self.epoch))
+
+    def on_refused(self, server: str, request: CreateRequest, error: NoCapacityError) -> None:
+        if self._world.setup.audited:
+            self.capacity.on_refused(request, error, (server, self.epoch))
+
+    def on_second_vm(self, id: InstanceId) -> None:
+        self.capacity.on_second_vm(id)
+
     def on_vm_end(self, id: InstanceId) -> None:
+        self.capacity.on_vm_end()
         self._vm_ended[id] = self._world.now
 
     # ---- acknowledgements

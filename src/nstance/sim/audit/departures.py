@@ -6,6 +6,8 @@ Each cause in a record must be true in the simulated world at the moment of the 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nstance.core import offers
+from nstance.model.group import Preference
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import Cause, Instance, State
 from nstance.sim.audit.rollouts import View
@@ -60,6 +62,8 @@ class DepartureAuditor:
             case Cause.DRIFT:
                 if not any(g.infra_hash != old.infra_hash for g in auditor.desired(new.key)):
                     self._report(f"{new.id} leaves for drift, but matches every desired revision")
+            case Cause.PREFERENCE:
+                self._check_preference(old)
             case Cause.SCALE_DOWN:
                 size = min((g.size for g in auditor.desired(new.key)), default=0)
                 # In one decision a group may shrink, and one of the rest leave for another reason.
@@ -86,6 +90,15 @@ class DepartureAuditor:
                     self._report(f"{new.id} leaves by a request that was never made")
             case _:
                 self._report(f"{new.id} leaves for {new.cause}, which cannot happen here")
+
+    def _check_preference(self, old: Instance) -> None:
+        """It leaves for a replacement in a better market or type, of a group that insists on that."""
+        strict = [g for g in self._auditor.desired(old.key) if g.prefer is Preference.STRICT]
+        if not strict:
+            self._report(f"{old.id} leaves for a better offer, but its group does not insist on that")
+        pairs = {(m.market, m.instance_type) for m in self._auditor.records.values() if m.replaces == old.id}
+        if not any(pairs & set(offers.better_pairs(group, old)) for group in strict):
+            self._report(f"{old.id} leaves for a better offer, but its replacement is in {pairs or 'none'}")
 
     def _check_unhealthy(self, old: Instance, new: Instance, before: dict[InstanceId, Instance]) -> None:
         world, auditor = self._world, self._auditor

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from nstance.core.inventory import UNKNOWN_AT_LEAST, UNKNOWN_SHARE
+from nstance.core.offers import better_pairs
 from nstance.model.events import NoticeKind
+from nstance.model.group import Preference
 from nstance.model.instance import Instance, State
 from nstance.model.observation import Observation
 from nstance.model.rollout import Outcome
@@ -19,6 +21,8 @@ OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING}
 
 def find_unrest(world: "World") -> str:
     """What keeps the shard from rest; empty if it is at rest."""
+    if world.now < world.clones_until:
+        return "two agents use one identity"
     leads = [s.lead for s in world.servers if s.leading and s.lead is not None]
     if len(leads) != 1:
         return f"{len(leads)} servers lead"
@@ -48,6 +52,8 @@ def _find_group_unrest(world: "World", lead: TermContext, name: str) -> str:
         return f"{name} has {len(counting)} of {size}"
     if any(m.infra_hash != group.infra_hash for m in counting):
         return f"{name} has members with an old template"
+    if group.prefer is Preference.STRICT and (m := next((m for m in counting if better_pairs(group, m)), None)):
+        return f"{m.id} is not in the preferred offer of {name}"
     for m in counting:
         observation = lead.shard.facts.get(m.id)
         if observation is None or not observation.agent.ready or not any(a.is_ready for a in world.agents_of(m.id)):

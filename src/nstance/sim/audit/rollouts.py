@@ -3,8 +3,9 @@
 R1 no more VMs than the size and `max_surge` allow, not counting involuntary work; R2 voluntary work never leaves fewer
 ready instances than `max_unavailable` allows, and an instance leaves only for a replacement that is ready; R3 a halted or
 paused rollout does not continue, and a rollout keeps its order and its canaries; R4 a rollback leads to the last complete
-revision; R5 only ready VMs are registered with a load balancer. An instance counts as ready if its agent has reported so
-to the leader that decided.
+revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files of its own revision; R7
+while a rollout is held, instances are made from an earlier revision, apart from canaries. An instance counts as ready
+if its agent has reported so to the leader that decided.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,8 @@ from nstance.sim.agent_port import AgentPort
 if TYPE_CHECKING:
     from nstance.sim.world import World
 
-VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY})
+VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE})
+HELD = frozenset({Outcome.PAUSED, Outcome.HALTED})
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 REPORT_SECONDS = 1.5  # for which an agent's report may be on its way
 TARGET_CALL_SECONDS = 40.0  # for which a call to a load balancer may be on its way
@@ -44,10 +46,14 @@ class RolloutAuditor:
         self._world = world
         self.groups: dict[GroupKey, GroupRecord] = {}  # the journal as it is stored
         self._limits: dict[GroupKey, int] = {}  # the highest number of VMs since the group was last idle
+        self._generations: dict[tuple[GroupKey, str], object] = {}  # by infra hash
 
     def views(self, entry: slots.Entry, port: AgentPort) -> dict[GroupKey, View]:
         shard = port.lead.shard
         keys = {change.instance.key for change in entry.changes if isinstance(change, Put)}
+        for key in keys:
+            if (resolved := port.lead.configuration.groups.get(key)) is not None:
+                self._generations[key, resolved.group.infra_hash] = resolved.args["generation"]
         return {key: self._view(port, shard.members(key), shard.desired_groups.get(key)) for key in keys}
 
     def _view(self, port: AgentPort, members: Iterable[InstanceId], desired: Group | None) -> View:
@@ -85,6 +91,7 @@ class RolloutAuditor:
                 self._check_surge(after, desired, self._limits[key])
             for old in leaving:
                 self._check_unavailable(old, after, _replacements(known, old.id), view, desired)
+            self._check_fallback(old_groups.get(key), [i for i in created if i not in begun], after, desired)
             if begun or leaving:
                 self._check_held(key, old_groups.get(key), begun, leaving)
             if steps := _ids((*begun, *(i for i in leaving if not _replacements(known, i.id)))):
@@ -123,6 +130,26 @@ class RolloutAuditor:
         if before.outcome is Outcome.PAUSED and now.outcome is Outcome.PAUSED and begun:
             self._report("R3", f"the paused rollout of {key} continued: {[i.id for i in begun]}")
 
+    def _check_fallback(self, was: GroupRecord | None, created: list[Instance], after: Records, desired: Group) -> None:
+        """R7"""
+        before, now = _current(was), _current(self.groups.get(desired.key))
+        if was is None or before is None or now is None or not created:
+            return
+        if before.infra_hash != now.infra_hash or now.infra_hash != desired.infra_hash:
+            return
+        is_trial = desired.canary > 0 and before.resumed_at is None and now.resumed_at is None
+        if not (before.outcome in HELD and now.outcome in HELD) and not (is_trial and now.outcome is Outcome.ROLLING):
+            return
+        earlier = [r for r in was.revisions if r.infra_hash != now.infra_hash and r.outcome is not Outcome.ROLLED_BACK]
+        updated = [i for i in after.values() if i.key == desired.key and i.counts and i.infra_hash == now.infra_hash]
+        places = len(updated) - len({i.replaces for i in updated} & _ids(updated))
+        has_failed = before.outcome is Outcome.HALTED and before.failures > 0
+        unproven = [i.id for i in created if i.infra_hash == now.infra_hash]
+        if earlier and unproven and (has_failed or places > desired.canary):
+            self._report("R7", f"{unproven[0]} is made from a revision whose rollout is {before.outcome.value}")
+        if len(unproven) < len(created):
+            self._world.count("made from an earlier revision while a rollout was held")
+
     def _check_order(self, before: Records, after: Records, view: View, desired: Group, steps: set[InstanceId]) -> None:
         """R3: one step after the other where the order is serial, and none after the canaries."""
         members = [i for i in after.values() if i.key == desired.key and not i.on_demand]
@@ -138,7 +165,9 @@ class RolloutAuditor:
                     self._report("R3", f"{desired.key} takes a step while {i.id} has not settled")
         now = _current(self.groups.get(desired.key))
         pauses = desired.canary > 0 and now is not None and now.resumed_at is None
-        if pauses and len(current) > desired.canary and steps & _ids(current):
+        # Where all are of this revision, a step only leads to a better offer.
+        outdated = any(i.state in CAPACITY and i.infra_hash != desired.infra_hash for i in members)
+        if pauses and outdated and len(current) > desired.canary and steps & _ids(current):
             self._report(
                 "R3", f"{desired.key} has {len(current)} instances of a revision with {desired.canary} canaries"
             )
@@ -163,6 +192,20 @@ class RolloutAuditor:
         if vm is not None and not any(end is None or end >= self._world.now - TARGET_CALL_SECONDS for end in ends):
             self._report("R5", f"{provider_id} is registered with a load balancer, but is not ready")
         self._world.count("registered with a load balancer")
+
+    def check_files(self, id: InstanceId, contents: Mapping[str, bytes], port: AgentPort) -> None:
+        """R6: a leader sends files to an instance."""
+        instance = port.lead.shard.instances.get(id)
+        current = port.lead.shard.desired_groups.get(instance.key) if instance is not None else None
+        if instance is None or current is None:
+            return
+        # The groups of a forecast have files of their own, and no generations.
+        wanted = self._generations.get((instance.key, instance.infra_hash))
+        found = contents.get("generation", b"").decode()
+        if wanted is not None and found != str(wanted):
+            self._report("R6", f"{id} of generation {wanted} receives files of generation {found}")
+        if instance.infra_hash != current.infra_hash:
+            self._world.count("files sent to an instance of an earlier revision")
 
     def _report(self, rule: str, text: str) -> None:
         self._world.violation(f"{rule}: {text}")

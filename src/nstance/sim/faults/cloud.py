@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 from nstance.model.ids import DEFAULT_TENANT, GroupName, IdMaker, InstanceId, Kind, ShardId
+from nstance.model.offer import Offer
+from nstance.providers.memory_offers import ANY
 from nstance.providers.port import CreateRequest, Scope
 from nstance.sim.desired_groups import CLUSTER, SHARD, SUBNETS
 from nstance.sim.faults.target import FaultGroup
@@ -10,6 +12,8 @@ from nstance.sim.faults.target import FaultGroup
 if TYPE_CHECKING:
     from nstance.sim.world import World
 
+# Which parts of an offer are named: mostly all of them.
+_PATTERNS = (*[(True, True, True)] * 4, (True, False, False), (False, True, False), (False, False, True), (False,) * 3)
 OURS = Scope(cluster=CLUSTER, shard=SHARD)
 THEIRS = Scope(cluster=CLUSTER, shard=ShardId("sim-2"))
 
@@ -89,6 +93,17 @@ class CloudFaults(FaultGroup):
     def lose_capacity(self) -> None:
         for subnet in self.r.sample(SUBNETS, self.r.choice((1, 1, 2))):
             self.world.provider_faults.full[subnet] = self.world.now + self.r.uniform(3.0, 20.0)
+
+    def exhaust_offers(self) -> bool:
+        """Some offers have no capacity: one of them, a market, a type, a subnet, or the quota of the account."""
+        groups = self.world.desired_groups.groups.values()
+        for _ in range(self.r.choice((1, 2, 4))):
+            group = self.r.choice(list(groups))
+            offer = (self.r.choice(group.markets or ("",)), self.r.choice(group.instance_types), self.r.choice(SUBNETS))
+            kept = self.r.choice(_PATTERNS)
+            pattern = Offer(*(part if keep else ANY for part, keep in zip(offer, kept, strict=True)))
+            self.world.provider_faults.exhausted[pattern] = self.world.now + self.r.uniform(3.0, 30.0)
+        return True
 
     def lie_in_listing(self) -> None:
         self.world.provider_faults.partial_until = self.world.now + self.r.uniform(5.0, 25.0)

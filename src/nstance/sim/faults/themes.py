@@ -5,7 +5,7 @@ A seed has only some of the faults: two faults that hide each other when both ar
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nstance.sim.desired_groups import COLLECT_EVERY, DesiredGroup, DesiredGroups
@@ -20,7 +20,7 @@ FAULTS: Mapping[str, int] = {
     "plant_orphan": 2, "restore_backup": 2, "decide_unknown": 2, "plant_stranger": 2, "plant_double": 2,
     "throttle": 4, "brown_provider": 4, "lose_capacity": 3, "lie_in_listing": 3, "scale": 8, "change_template": 4,
     "spoil_template": 4, "change_files": 3, "change_limits": 2, "roll_back": 4, "resume_rollout": 3, "fail_checks": 4,
-    "lose_secret": 3, "break_config": 2, "pester": 4, "reject_peers": 3, "slow_storage": 2,
+    "lose_secret": 3, "break_config": 2, "pester": 4, "reject_peers": 3, "slow_storage": 2, "exhaust_offers": 8,
 }
 # fmt: on
 
@@ -57,7 +57,7 @@ _AGENTS = (
 _CLOUD = ("destroy_vm", "stop_vm", "strip_tags", "throttle", "brown_provider", "lose_capacity", "lie_in_listing")
 _PEOPLE = ("scale", "change_template", "break_config", "pester")
 THEMES: Mapping[str, Theme] = {
-    "everything": Theme(tuple(FAULTS)),
+    "everything": Theme(tuple(name for name in FAULTS if name != "exhaust_offers")),  # that one: `_draw_offers`
     # A new leader, which knows only the records, meets answers that lag.
     "lagging answers": Theme(
         ("resign", "strip_tags", "lie_in_listing", "throttle", "destroy_vm", "scale", "pester"),
@@ -84,11 +84,35 @@ THEMES: Mapping[str, Theme] = {
     "cloud": Theme((*_CLOUD, "plant_orphan", "plant_double", "plant_stranger", "resign", "scale")),
     "people": Theme((*_PEOPLE, "resign", "stop", "brown_storage"), ("create", "drain", "replacement", "registration")),
 }
+OFFERS_SHARE = 0.3  # of all seeds
 _EVERYTHING_WEIGHT = 4  # how many times more often than one of the others
 
 
 def draw(seed: int, *, servers: int | None = None) -> Setup:
     """The setup of a seed."""
+    setup = _draw(seed, servers)
+    r = random.Random(f"offers-{seed}")  # of its own: seeds without this keep their schedules
+    return _draw_offers(r, setup) if r.random() < OFFERS_SHARE else setup
+
+
+def _draw_offers(r: random.Random, setup: Setup) -> Setup:
+    """Groups with several markets and instance types, in a cloud that runs out of them."""
+    groups = {
+        name: replace(
+            group,
+            instance_types=r.choice((("small", "large"), ("small",))),
+            markets=("spot", "on-demand"),
+            prefer=r.choice(("loose", "strict")),
+        )
+        for name, group in setup.desired_groups.groups.items()
+    }
+    desired = replace(setup.desired_groups, groups=groups, capacity_retry=r.choice((2.0, 8.0)))
+    aim = Aim(r.choice(MOMENTS), ("exhaust_offers",))
+    faults = (*setup.faults, "exhaust_offers")
+    return replace(setup, desired_groups=desired, faults=faults, aims=(*setup.aims, aim))
+
+
+def _draw(seed: int, servers: int | None) -> Setup:
     r = random.Random(f"setup-{seed}")
     name = r.choice((*("everything",) * _EVERYTHING_WEIGHT, *THEMES, "lagging answers"))
     theme = THEMES[name]

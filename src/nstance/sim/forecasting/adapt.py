@@ -29,9 +29,9 @@ def adapt(text: str, *, source: str, agents: int | None, needs_spot: bool = Fals
         raise configuration.NoConfigurationError(
             f"{source}: expected a group with a size above 0, found none: there is nothing to forecast"
         )
-    if needs_spot and not any(is_spot(r.args) for r in resolved.values()):
+    if needs_spot and not any(is_spot(r.args) or "spot" in r.group.markets for r in resolved.values()):
         raise configuration.NoConfigurationError(
-            f"{source}: expected a group whose args ask for spot VMs, such as "
+            f"{source}: expected a group that asks for spot VMs, by markets or by args such as "
             '"InstanceMarketOptions": {"MarketType": "spot"}, found none; --all-spot treats all VMs as spot VMs'
         )
     if agents is not None:

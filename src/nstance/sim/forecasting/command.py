@@ -1,7 +1,9 @@
 """`nstance-sim run`: prints a forecast as a table and a summary, and draws a chart."""
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from nstance.server.config.configuration import NoConfigurationError
@@ -38,8 +40,19 @@ def run(options: argparse.Namespace) -> int:
     print("\n".join([*_table(result), "", *_summary(result)]))
     title = f"{options.scenario}: {result.points[0].desired:,} instances over {options.hours:g} h"
     picture.write_text(chart.draw(title, result))
+    if options.json is not None:
+        options.json.write_text(json.dumps(_document(result)))
     print(f"drawn into {picture}")
     return 0
+
+
+def _document(forecast: Forecast) -> dict[str, object]:
+    """For programs."""
+    return {
+        "points": [asdict(point) for point in forecast.points],
+        "marks": [{"hour": hour, "text": text} for hour, text in forecast.events],
+        "summary": _summary(forecast),
+    }
 
 
 class _ProgressLine:

@@ -155,7 +155,9 @@ class _Player:
         server = self._w.leader()
         if self._play_all or server is None or server.lead is None or self._elapsed < self._busy_until:
             return False
-        policy = server.lead.shard.policy
+        policy, offers = server.lead.shard.policy, server.lead.shard.offers
+        if offers.count():
+            return False  # an exhausted offer is tried again after up to half an hour
         return all(age is None for age in (policy.eligible_age, policy.forced_age, policy.ondemand_age))
 
     def _required_quiet(self) -> float:

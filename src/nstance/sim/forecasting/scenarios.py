@@ -1,10 +1,16 @@
 """The scenarios of a forecast: what happens to a shard, when, and for how long."""
 
 import copy
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nstance.model.offer import Offer
+from nstance.providers.memory_offers import ANY
+from nstance.providers.port import CreateRequest
+from nstance.sim.agent import SimAgent
 from nstance.sim.desired_groups import DesiredGroups
 from nstance.sim.world import World
 
@@ -48,13 +54,52 @@ def spot_storm(w: World, seconds: float) -> list[Event]:
 
     def storm() -> None:
         all_spot = isinstance(w.desired_groups, UserConfig) and w.desired_groups.all_spot
-        victims = [a for a in w.agents() if a.alive and (all_spot or is_spot(a.request.args))]
+        victims = [a for a in w.agents() if a.alive and (all_spot or _runs_on_spot(a.request))]
         for agent in w.random.sample(victims, len(victims) // 2):
             delay = w.random.uniform(0.0, 60.0)
             w.later(delay, agent.deliver_notice, "SPOT_TERMINATION", SPOT_WARNING_SECONDS)
             w.later(delay + SPOT_WARNING_SECONDS, w.cloud.destroy, agent.id)
 
     return [Event(seconds * 0.3, 60.0 + SPOT_WARNING_SECONDS, "half of all spot VMs are taken back", storm)]
+
+
+def _runs_on_spot(request: CreateRequest) -> bool:
+    return request.market == "spot" or (not request.market and is_spot(request.args))
+
+
+def capacity(w: World, seconds: float) -> list[Event]:
+    """A zone runs dry: half of the VMs in the busiest subnet end, and for a fifth of the time no new one fits there. Before
+    that, the market and type that most VMs have run out everywhere."""
+    lasts = seconds * 0.2
+
+    def exhaust(pattern: Offer) -> None:
+        w.provider_faults.exhausted[pattern] = w.now + lasts
+
+    def alive() -> list[SimAgent]:
+        return [agent for agent in w.agents() if agent.alive]
+
+    def end_half(agents: list[SimAgent]) -> None:
+        for agent in w.random.sample(agents, math.ceil(len(agents) / 2)):
+            w.later(w.random.uniform(0.0, 60.0), w.cloud.destroy, agent.id)
+
+    def exhaust_zone() -> None:
+        by_subnet = Counter(agent.request.subnet for agent in alive())
+        if by_subnet:
+            subnet = by_subnet.most_common(1)[0][0]
+            exhaust(Offer(ANY, ANY, subnet))
+            end_half([agent for agent in alive() if agent.request.subnet == subnet])
+
+    def exhaust_type() -> None:
+        pairs = Counter((agent.request.market, agent.request.instance_type) for agent in alive())
+        if pairs:
+            market, instance_type = pairs.most_common(1)[0][0]
+            exhaust(Offer(market, instance_type, ANY))
+            end_half([a for a in alive() if (a.request.market, a.request.instance_type) == (market, instance_type)])
+
+    return [
+        Event(seconds * 0.1, 60.0, "the most used market and type run out, half of these VMs end", exhaust_type),
+        Event(seconds * 0.5, 60.0, "the busiest zone runs dry, half of its VMs end", exhaust_zone),
+    ]
 
 
 def zone_brown_out(w: World, seconds: float) -> list[Event]:
@@ -113,15 +158,24 @@ def new_template(w: World, seconds: float) -> list[Event]:
 def _changed(desired_groups: DesiredGroups, mark: str) -> DesiredGroups:
     assert isinstance(desired_groups, UserConfig)
     document = copy.deepcopy(desired_groups.document)
-    own = (group for groups in document["groups"].values() for group in groups.values() if "instance_type" in group)
+    own = [
+        group
+        for groups in document["groups"].values()
+        for group in groups.values()
+        if "instance_type" in group or "instance_types" in group
+    ]
     for part in (*document["templates"].values(), *own):
-        part["instance_type"] = f"{part.get('instance_type', 'vm')}-{mark}"
+        if "instance_types" in part:
+            part["instance_types"] = [f"{name}-{mark}" for name in part["instance_types"]]
+        else:
+            part["instance_type"] = f"{part.get('instance_type', 'vm')}-{mark}"
     return replace(desired_groups, document=document)
 
 
 SCENARIOS: Mapping[str, Scenario] = {
     "spot-storm": spot_storm,
     "zone-brown-out": zone_brown_out,
+    "capacity": capacity,
     "bad-image": bad_image,
     "slow-storage": slow_storage,
     "failover-hourly": failover_hourly,
