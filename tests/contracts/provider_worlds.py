@@ -11,13 +11,22 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from contracts.aws_world import AwsWorld
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId, instance_id, uuid7
 from nstance.providers import errors, instance_dirs, memory, port, process, processes, tmux
 from nstance.providers.memory_behavior import Call, Life, Outcome, Script
+from nstance.providers.proxmox import client as proxmox_client
+from nstance.providers.proxmox import placement
+from nstance.providers.proxmox import provider as proxmox
+from nstance.providers.qemu import disks
+from nstance.providers.qemu import provider as qemu
+from support import proxmox_stand_in
 from support.hand_clock import HandClock
 
 KIND = Kind("knc")
@@ -50,6 +59,10 @@ def scope(cluster: str = "one", shard: str = "a") -> port.Scope:
 
 
 class MemoryWorld:
+    capabilities = (True, True, True, True)  # load balancers, images, leader address, subnet capacity
+    has_console = True
+    knows_addresses = True
+
     def __init__(self, behavior: Script) -> None:
         self.clock = HandClock()
         self.script = behavior
@@ -70,6 +83,15 @@ class MemoryWorld:
     def spoil(self, id: InstanceId) -> None:
         self.cloud.strip_tags(id)
 
+    def write_console(self, id: InstanceId, text: str) -> None:
+        self.cloud.write_console(id, text)
+
+    def hostname(self, vm: port.Vm) -> str:
+        return vm.id
+
+    def balancer(self) -> port.LoadBalancer:
+        return port.LoadBalancer("lb")
+
     @contextlib.contextmanager
     def broken_listing(self) -> Iterator[None]:
         self.script.then(Call.LIST, Outcome(applied=False, error=errors.UnavailableError("page 2 of 3 did not come")))
@@ -78,6 +100,10 @@ class MemoryWorld:
 
 class LocalWorld:
     """A directory that several providers share, as several servers on one machine do."""
+
+    capabilities = (False, False, False, False)
+    has_console = True
+    knows_addresses = True
 
     def __init__(self, folder: Path, make: Callable[[port.Scope, Path], port.Instances]) -> None:
         self.root = folder / "instances"
@@ -107,6 +133,9 @@ class LocalWorld:
     def spoil(self, id: InstanceId) -> None:
         (self.root / id / "instance.json").write_bytes(b'{"id": "knc-')
 
+    def hostname(self, vm: port.Vm) -> str:
+        return vm.id
+
     @contextlib.contextmanager
     def broken_listing(self) -> Iterator[None]:
         away = self.root.with_name("away")
@@ -125,7 +154,80 @@ class LocalWorld:
                     await asyncio.to_thread(processes.end, found, mark=f"NSTANCE_INSTANCE_ID={id}", grace=2.0)
 
 
-World = MemoryWorld | LocalWorld
+class QemuWorld(LocalWorld):
+    capabilities = (False, True, False, False)
+
+
+class ProxmoxWorld:
+    """A cluster that is fakepve in a process of its own."""
+
+    capabilities = (False, False, False, False)
+    has_console = False
+    knows_addresses = False  # the network gives them, and agents report them
+
+    def __init__(self, stand_in: proxmox_stand_in.StandIn, url: str) -> None:
+        self.stand_in = stand_in
+        self._url = url
+        self._doors: list[port.Instances] = []
+
+    def door(self, of: port.Scope) -> port.Instances:
+        access = proxmox_client.Access(
+            url=self._url, token_id=proxmox_stand_in.TOKEN, token_secret=proxmox_stand_in.SECRET
+        )
+        client = proxmox_client.ProxmoxClient(access, SystemClock())
+        settings = proxmox.ProxmoxSettings(limits=placement.Limits(reserve_memory_mib=0))
+        self._doors.append(Clones(of, client, SystemClock(), settings))
+        return self._doors[-1]
+
+    def hostname(self, vm: port.Vm) -> str:
+        return vm.id
+
+    async def tick(self) -> None:
+        await asyncio.sleep(0.02)
+
+    def write_console(self, id: InstanceId, text: str) -> None:
+        raise NotImplementedError("its API has no console log")
+
+    def count(self, id: InstanceId) -> int:
+        return sum(vm.get("name") == id for vm in self.stand_in.vms())
+
+    def end_by_hand(self, id: InstanceId) -> None:
+        self.stand_in.ask("POST", f"{self.stand_in.path(id)}/status/stop")
+
+    def spoil(self, id: InstanceId) -> None:
+        self.stand_in.ask("PUT", f"{self.stand_in.path(id)}/config", delete="tags,description")
+
+    @contextlib.contextmanager
+    def broken_listing(self) -> Iterator[None]:
+        self.stand_in.rules.append(
+            proxmox_stand_in.Rule("GET", "/cluster/resources", 500, "cluster not ready - no quorum?")
+        )
+        yield
+
+    async def end(self) -> None:
+        for door in self._doors:
+            await door.close()
+
+
+class Clones(proxmox.ProxmoxProvider):
+    async def create(self, request: port.CreateRequest) -> port.Vm:
+        args = {"TemplateName": "debian", "StoragePool": "local-lvm", **request.args}
+        size = request.instance_type or "cpu:1,memory:64"
+        return await super().create(replace(request, args=args, instance_type=size))
+
+
+@contextlib.asynccontextmanager
+async def proxmox_world(time_scale: float = 0.0) -> AsyncIterator[ProxmoxWorld]:
+    with _folder() as folder, proxmox_stand_in.cluster(folder, time_scale=time_scale) as stand_in:
+        async with proxmox_stand_in.proxy(stand_in) as url:
+            world = ProxmoxWorld(stand_in, url)
+            try:
+                yield world
+            finally:
+                await world.end()
+
+
+World = MemoryWorld | LocalWorld | AwsWorld | ProxmoxWorld
 
 
 def marked(id: InstanceId) -> list[int]:
@@ -168,7 +270,7 @@ async def tmux_world(command: list[str] = WAITS) -> AsyncIterator[LocalWorld]:
 
         def make(of: port.Scope, root: Path) -> port.Instances:
             return tmux.TmuxProvider(
-                of, dir=root, command=command, session="test", socket=socket, dev_k8s_dir=folder / "dev-k8s"
+                of, dir=root, command=command, session=tmux.Session("test", socket), dev_k8s_dir=folder / "dev-k8s"
             )
 
         world = LocalWorld(folder, make)
@@ -178,6 +280,43 @@ async def tmux_world(command: list[str] = WAITS) -> AsyncIterator[LocalWorld]:
             await world.end()
             # It may have ended with its last window.
             await asyncio.to_thread(subprocess.run, ["tmux", "-S", socket, "kill-server"], capture_output=True)
+
+
+# Sets the segment, prints the text after it to the serial port, and halts.
+BOOT_SECTOR = bytes.fromhex("31c08ed8be167cbaf803ac84c07403eeebf8fbf4ebfd") + b"up\r\n\0"
+
+
+class SmallVms(qemu.QemuProvider):
+    """Real QEMU with a guest of one sector, so that a VM is up in a fraction of a second."""
+
+    async def create(self, request: port.CreateRequest) -> port.Vm:
+        args = {"Image": "guest.raw", **request.args}
+        return await super().create(replace(request, args=args, instance_type="cpu:1,memory:16"))
+
+
+def small_vms(of: port.Scope, root: Path, **settings: object) -> SmallVms:
+    made = qemu.QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
+    return SmallVms(of, HandClock(), SystemRng(), replace(made, **settings))  # type: ignore[arg-type]
+
+
+def make_guest(folder: Path) -> None:
+    images = folder / "images"
+    images.mkdir()
+    (images / "guest.raw").write_bytes(BOOT_SECTOR.ljust(510, b"\0") + b"\x55\xaa" + bytes(1024 * 1024 - 512))
+
+
+@contextlib.asynccontextmanager
+async def qemu_world(**settings: object) -> AsyncIterator[QemuWorld]:
+    for program in (qemu.BINARY, disks.QEMU_IMG):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs the program {program}: install QEMU")
+    with _folder() as folder:
+        make_guest(folder)
+        world = QemuWorld(folder, lambda of, root: small_vms(of, root, **settings))
+        try:
+            yield world
+        finally:
+            await world.end()
 
 
 @contextlib.contextmanager

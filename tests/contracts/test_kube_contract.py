@@ -13,7 +13,7 @@ from contracts import kube_worlds as worlds
 from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, names, summarize
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
-from nstance.kube.mirror import Mirror
+from nstance.kube.mirror import Mirror, Selection
 from nstance.kube.port import Change, Object
 from support.eventually import eventually
 
@@ -289,7 +289,7 @@ async def test_a_closed_watch_says_nothing_more(world: World) -> None:
 async def test_a_mirror_shows_the_truth_whatever_breaks(world: World) -> None:
     """Random writes, broken streams: in the end it holds what a list holds, and reported every step from one to the other."""
     rng = random.Random(7)
-    mirror = Mirror(world.kube, WIDGET, clock=SystemClock(), rng=SystemRng(), namespace=world.namespace)
+    mirror = Mirror(world.kube, Selection(WIDGET, world.namespace), clock=SystemClock(), rng=SystemRng())
     shadow: dict[str, str] = {}
 
     def on_change(old: Object | None, new: Object | None) -> None:

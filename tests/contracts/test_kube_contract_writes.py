@@ -12,7 +12,7 @@ from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, summarize
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
-from nstance.kube.lease import Election
+from nstance.kube.lease import Election, LeaseTimes
 from nstance.kube.port import Object, Patch
 from support.eventually import eventually
 
@@ -406,7 +406,7 @@ async def test_a_lease_is_taken_kept_and_released(world: World) -> None:
             identity=identity,
             clock=SystemClock(),
             rng=SystemRng(),
-            retry=0.05,
+            times=LeaseTimes(renew=0.05, retry=0.05),
         )
 
     one, two = candidate("one"), candidate("two")

@@ -10,13 +10,13 @@ import pytest
 from nstance import clock
 from nstance.objects import errors, file, memory, observed, prefixed, probe
 from nstance.objects.port import MAX_READ, Key, ObjectStore, Version
-from support import s3_server
+from support import real_stores, s3_server
 
 K = Key("shard/dev-1/leader.json")
 Open = Callable[[], Awaitable[ObjectStore]]
 
 
-@pytest.fixture(params=["memory", "file", "s3", "prefixed"])
+@pytest.fixture(params=["memory", "file", "s3", "prefixed", *real_stores.present(is_suitable=True)])
 async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Open]:
     """Opens another client of the same bucket."""
     opened: list[ObjectStore] = []
@@ -25,6 +25,8 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Asyn
         endpoint = ""
         if request.param == "s3":
             endpoint = await stack.enter_async_context(s3_server.serving(tmp_path))
+        elif request.param in real_stores.STORES:
+            endpoint = stack.enter_context(real_stores.serving(request.param, tmp_path))
 
         async def make() -> ObjectStore:
             store: ObjectStore
@@ -35,8 +37,10 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Asyn
                     store = file.FileStore(tmp_path)
                 case "prefixed":
                     store = prefixed.PrefixedStore(one.view(None), "clusters/a")
-                case _:
+                case "s3":
                     store = s3_server.client(endpoint)
+                case _:
+                    store = s3_server.client(endpoint, **real_stores.CREDENTIALS)
             opened.append(store)
             return store
 
@@ -265,7 +269,7 @@ async def test_a_cancelled_create_is_all_or_nothing(store: ObjectStore) -> None:
 
 
 async def test_the_probe_accepts_it_and_leaves_nothing(store: ObjectStore) -> None:
-    await probe.probe(store, "shard/dev-1/", clock.SystemRng())
+    await probe.probe(store, "shard/dev-1/", clock=clock.SystemClock(), rng=clock.SystemRng())
     assert await listed(store, "") == []
 
 

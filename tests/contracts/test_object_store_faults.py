@@ -12,7 +12,7 @@ from bench import wires
 from nstance import clock
 from nstance.objects import errors, probe, s3
 from nstance.objects.port import Key, ObjectStore, Stored, Version
-from support import s3_server
+from support import real_stores, s3_server
 from support.fault_proxy import Answer, Do, Proxy
 
 K = Key("shard/dev-1/leader.json")
@@ -97,7 +97,7 @@ WRITES = (CREATE, REPLACE)
 
 TABLE: list[tuple[Answer, tuple[Verb, ...], type[errors.StorageError]]] = [
     (Answer(412, "PreconditionFailed"), WRITES, errors.ConflictError),
-    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.UnavailableError),  # try again
+    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.ContendedError),  # try again
     (Answer(404, "NoSuchKey"), (GET, REPLACE), errors.NotFoundError),
     (Answer(404, "NoSuchBucket"), (GET, CREATE, REPLACE, DELETE), errors.PermissionDeniedError),
     (Answer(404), (GET, CREATE, REPLACE, DELETE), errors.UnavailableError),  # somebody on the way, not the store
@@ -235,9 +235,23 @@ async def test_an_s3_that_ignores_conditions_is_refused_by_name(
     async with s3_server.serving(tmp_path) as endpoint:
         store = s3_server.client(endpoint)
         with pytest.raises(probe.UnsuitableStoreError, match="S3 bucket dev at http") as caught:
-            await probe.probe(store, "shard/dev-1/", clock.SystemRng())
+            await probe.probe(store, "shard/dev-1/", clock=clock.SystemClock(), rng=clock.SystemRng())
         assert next(iter(sent)) in str(caught.value)
         assert [key async for key in store.list("")] == []
+
+
+@pytest.mark.parametrize("name", real_stores.present(is_suitable=False))
+async def test_real_servers_that_let_several_writers_win_are_refused_by_name(name: str, tmp_path: pathlib.Path) -> None:
+    """S3Proxy passes about one probe of thirty: to pass is evidence, not proof."""
+    with real_stores.serving(name, tmp_path) as endpoint:
+        store = s3_server.client(endpoint, **real_stores.CREDENTIALS)
+
+        async def probe_often() -> None:
+            for _ in range(5):
+                await probe.probe(store, "shard/dev-1/", clock=clock.SystemClock(), rng=clock.SystemRng())
+
+        with pytest.raises(probe.UnsuitableStoreError, match=f"S3 bucket dev at {endpoint}"):
+            await probe_often()
 
 
 async def test_the_usual_variables_apply(direct: s3.S3Store) -> None:

@@ -1,4 +1,4 @@
-"""One suite for all providers: memory, memory as an tick_until consistent cloud, process and tmux."""
+"""One suite for all providers: memory, memory as an eventually consistent cloud, process, tmux, QEMU, Proxmox, AWS."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts import provider_worlds as worlds
+from contracts.aws_world import AwsWorld, aws_world
 from contracts.provider_worlds import World, one, request, scope, tick_until
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, port
@@ -16,13 +17,16 @@ from nstance.providers.port import Status
 HERE = scope()
 
 
-@pytest.fixture(params=["memory", "eventual", "process", "tmux"])
+@pytest.fixture(params=["memory", "eventual", "process", "tmux", "qemu", "proxmox", "aws"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     opened = {
         "memory": worlds.memory_world,
         "eventual": lambda: worlds.memory_world(Script(lives=worlds.EVENTUAL)),
         "process": worlds.process_world,
         "tmux": worlds.tmux_world,
+        "qemu": worlds.qemu_world,
+        "proxmox": worlds.proxmox_world,
+        "aws": aws_world,
     }[request.param]()
     async with opened as made:
         yield made
@@ -68,7 +72,7 @@ async def test_a_vm_shows_its_tags(world: World) -> None:
     assert made.status in (Status.PENDING, Status.RUNNING)
     vm = await shown(world, door, made.id, Status.RUNNING)
     assert (vm.cluster, vm.shard, vm.tenant, vm.group) == ("one", "a", "default", "workers")
-    assert (vm.provider_id, vm.hostname, bool(vm.ip4)) == (made.provider_id, made.id, True)
+    assert (vm.provider_id, vm.hostname, bool(vm.ip4)) == (made.provider_id, world.hostname(vm), world.knows_addresses)
     assert await door.get(made.id, made.provider_id) == vm
 
 
@@ -126,7 +130,9 @@ async def test_delete_twice_is_success(world: World) -> None:
     await deleted(world, door, vm.id, vm.provider_id)
     await gone(world, door, vm.id)
     assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
-    assert await world.door(HERE).delete(vm.id, None) is Status.DELETED
+    # EC2 forgets what was terminated an hour ago, and cannot tell it from what is not visible yet.
+    expected = Status.DELETING if isinstance(world, AwsWorld) else Status.DELETED
+    assert await world.door(HERE).delete(vm.id, None) is expected
 
 
 async def test_concurrent_deletes_and_creates_leave_nothing(world: World) -> None:
@@ -232,11 +238,13 @@ async def test_vms_outlive_the_server(world: World) -> None:
 async def test_console(world: World) -> None:
     door = world.door(HERE)
     console = port.capabilities_of(door).console
-    assert console is not None, "every provider of today has one"
+    assert (console is not None) == world.has_console
+    if console is None:
+        return
     vm = await door.create(request())
     await shown(world, door, vm.id, Status.RUNNING)
-    if isinstance(world, worlds.MemoryWorld):
-        world.cloud.write_console(vm.id, "up\n")
+    if not isinstance(world, worlds.LocalWorld):
+        world.write_console(vm.id, "up\n")
 
     async def holds() -> bool:
         return "up" in await console.console_output(vm.id, vm.provider_id)
@@ -251,19 +259,20 @@ async def test_capabilities_are_those_of_the_cloud_and_each_one_works(world: Wor
     vm = await door.create(request())
     await shown(world, door, vm.id, Status.RUNNING)
     can = port.capabilities_of(door)
-    expected = isinstance(world, worlds.MemoryWorld)
-    assert [each is not None for each in (can.load_balancers, can.images, can.leader_address, can.subnet_capacity)] == (
-        [expected] * 4
-    )
+    found = (can.load_balancers, can.images, can.leader_address, can.subnet_capacity)
+    assert tuple(each is not None for each in found) == world.capabilities
     if can.leader_address is not None:
         await can.leader_address.assign_leader_address()
         await can.leader_address.release_leader_address()
     if can.load_balancers is not None:
-        await can.load_balancers.register_target("lb", vm.provider_id)
-        assert list(await can.load_balancers.list_targets("lb")) == [vm.provider_id]
-        await can.load_balancers.deregister_target("lb", vm.provider_id)
-        await can.load_balancers.deregister_target("lb", vm.provider_id)
-        assert list(await can.load_balancers.list_targets("lb")) == []
+        assert not isinstance(world, worlds.LocalWorld)
+        balancer = world.balancer()
+        await can.load_balancers.register_target(balancer, vm.provider_id)
+        assert await can.load_balancers.list_targets(balancer) == {vm.provider_id: True}
+        await can.load_balancers.deregister_target(balancer, vm.provider_id)
+        await can.load_balancers.deregister_target(balancer, vm.provider_id)
+        assert await can.load_balancers.list_targets(balancer) == {}
+        assert await can.load_balancers.is_draining(balancer, vm.provider_id) is False
     if can.subnet_capacity is not None:
         assert await can.subnet_capacity.free_addresses("anything") is None
     if can.images is not None:

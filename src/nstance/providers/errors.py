@@ -1,6 +1,6 @@
 """Provider errors, named by what follows from them. `code` is the label in metrics."""
 
-from enum import Enum
+from nstance.model.offer import CapacityScope as CapacityScope
 
 
 class ProviderError(Exception):
@@ -13,16 +13,6 @@ class NotFoundError(ProviderError):
     """The provider has no such VM or image."""
 
     code = "not_found"
-
-
-class CapacityScope(Enum):
-    """What has no capacity, and so what another attempt has to change."""
-
-    MARKET = "market"  # spot or on-demand
-    INSTANCE_TYPE = "instance-type"
-    SUBNET = "subnet"
-    ZONE = "zone"
-    QUOTA = "quota"  # of the account: no other offer helps
 
 
 class NoCapacityError(ProviderError):

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -96,18 +96,22 @@ class InstanceDirs:
         finally:
             os.close(descriptor)  # not LOCK_UN: a starting agent that inherited the lock keeps it
 
-    def create(self, record: Record, identity: Mapping[str, str]) -> None:
-        """The directory of a new instance, complete or not at all. The caller holds the lock."""
+    def create(
+        self, record: Record, identity: Mapping[str, str], *, fill: Callable[[Path], None] = lambda draft: None
+    ) -> None:
+        """The directory of a new instance, complete or not at all. The caller holds the lock. `fill` adds more files."""
         draft = self._new / record.id
         _remove(draft)
         try:
+            draft.mkdir(mode=0o700)
             for folder in _FOLDERS:
-                (draft / folder).mkdir(mode=0o700, parents=True)
+                (draft / folder).mkdir(mode=0o700)
             for name, text in identity.items():
                 _write(draft / "identity" / name, text.encode())
+            fill(draft)
             _write(draft / launch.RECORD, json.dumps(asdict(record), indent=1).encode())
             draft.rename(self.root / record.id)
-        except OSError:
+        except (OSError, errors.ProviderError):
             shutil.rmtree(draft, ignore_errors=True)
             raise
 
@@ -162,17 +166,19 @@ class InstanceDirs:
             self.sweep()
 
     def remove(self, id: InstanceId) -> None:
-        """Remove the directory and its content. Links are removed, never followed."""
+        """Remove the directory and its content, also one that was never completed. Links are removed, never followed. The
+        caller holds the lock."""
         trashed = self._trash / id
         _remove(trashed)
+        _remove(self._new / id)
         with contextlib.suppress(FileNotFoundError):
             self.directory(id).rename(trashed)
         _remove(trashed)
 
-    def tail(self, id: InstanceId, size: int) -> bytes:
-        """The newest part of the agent's log."""
+    def tail(self, id: InstanceId, size: int, *, name: str = launch.LOG) -> bytes:
+        """The newest part of a log of the instance: what its process printed, unless another one is named."""
         try:
-            with (self.directory(id) / launch.LOG).open("rb") as log:
+            with (self.directory(id) / name).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - size))
                 return log.read(size)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The common part of providers that run agents as processes on this machine.
+"""The common part of providers whose VMs are processes on this machine: agents, or QEMU.
 
 A VM is an instance directory (see `instance_dirs`) and a process. No process yet means pending, a living one running, a
 dead one or a zombie stopped. The trap: the server may die between any two lines here. A repeated create does the missing
@@ -81,7 +81,7 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
     async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         def read() -> str:
             self._get(id, provider_id)
-            return self._dirs.tail(id, port.MAX_CONSOLE_BYTES).decode(errors="replace")
+            return self._console(id).decode(errors="replace")
 
         return await self._off_loop(read)
 
@@ -126,10 +126,20 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
                 self._on_started(record)
                 return self._describe(record)
 
+    def _console(self, id: InstanceId) -> bytes:
+        return self._dirs.tail(id, port.MAX_CONSOLE_BYTES)
+
     def _make_directory(self, request: port.CreateRequest) -> instance_dirs.Record:
         if shutil.which(self._command[0], path=self._env.get("PATH", os.defpath)) is None:
             raise errors.PermanentError(f"expected a program in option 'command', found no {self._command[0]!r}")
-        record = instance_dirs.Record(
+        record = self._record(request, self._command, self._agent_environment(request))
+        self._dirs.create(record, {"ca.crt": request.ca_certificate, "nonce.jwt": request.nonce})
+        return record
+
+    def _record(
+        self, request: port.CreateRequest, command: Sequence[str], env: Mapping[str, str]
+    ) -> instance_dirs.Record:
+        return instance_dirs.Record(
             id=request.id,
             cluster=self._scope.cluster,
             shard=self._scope.shard,
@@ -138,11 +148,9 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
             kind=request.kind,
             template=request.template,
             created=request.created,
-            command=self._command,
-            env=self._agent_environment(request),
+            command=tuple(command),
+            env=env,
         )
-        self._dirs.create(record, {"ca.crt": request.ca_certificate, "nonce.jwt": request.nonce})
-        return record
 
     def _agent_environment(self, request: port.CreateRequest) -> dict[str, str]:
         directory = self._dirs.directory(request.id)
@@ -169,13 +177,15 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
             self._dirs.mark_deleted(lock)
             with self._unknown_on_error(f"delete of {id}"):
                 process = self._dirs.process(id)
-                if process is not None and not processes.end(
-                    process, mark=f"NSTANCE_INSTANCE_ID={id}", grace=GRACE_SECONDS
-                ):
+                if process is not None and not self._end(id, process):
                     return port.Status.DELETING
                 self._on_ended(id)
                 self._dirs.remove(id)
         return port.Status.DELETED
+
+    def _end(self, id: InstanceId, process: processes.Process) -> bool:
+        """End the process. Returns whether it is positively dead; if not, the delete is repeated."""
+        return processes.end(process, mark=f"NSTANCE_INSTANCE_ID={id}", grace=GRACE_SECONDS)
 
     def _check_deletable(self, id: InstanceId, provider_id: ProviderId | None) -> None:
         """Raises for an instance of another owner, one whose process is not known for sure, and one whose record is damaged,

@@ -1,12 +1,13 @@
 """The provider over a cloud in memory: for tests, benchmarks and the simulator. See `memory_cloud` and `memory_behavior`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import port
 from nstance.providers.memory_behavior import Behavior, Call
 from nstance.providers.memory_cloud import MemoryCloud
+from nstance.providers.port import LoadBalancer
 
 
 class MemoryProvider(
@@ -70,16 +71,21 @@ class MemoryProvider(
 
         await self._change(Call.RELEASE_LEADER_NETWORK, release)
 
-    async def list_targets(self, name: str) -> Sequence[ProviderId]:
+    async def list_targets(self, balancer: LoadBalancer) -> Mapping[ProviderId, bool]:
         return await self.cloud.call(
-            Call.LOAD_BALANCER_MEMBERS, None, lambda _: tuple(self.cloud.load_balancers.get(name, ()))
+            Call.LOAD_BALANCER_MEMBERS,
+            None,
+            lambda _: dict.fromkeys(self.cloud.load_balancers.get(balancer.name, ()), True),
         )
 
-    async def register_target(self, name: str, provider_id: ProviderId) -> None:
-        await self._change(Call.LOAD_BALANCER_REGISTER, lambda: self.cloud.register(name, provider_id))
+    async def is_draining(self, balancer: LoadBalancer, provider_id: ProviderId) -> bool:
+        return False
 
-    async def deregister_target(self, name: str, provider_id: ProviderId) -> None:
-        await self._change(Call.LOAD_BALANCER_DEREGISTER, lambda: self.cloud.deregister(name, provider_id))
+    async def register_target(self, balancer: LoadBalancer, provider_id: ProviderId) -> None:
+        await self._change(Call.LOAD_BALANCER_REGISTER, lambda: self.cloud.register(balancer.name, provider_id))
+
+    async def deregister_target(self, balancer: LoadBalancer, provider_id: ProviderId) -> None:
+        await self._change(Call.LOAD_BALANCER_DEREGISTER, lambda: self.cloud.deregister(balancer.name, provider_id))
 
     async def close(self) -> None:
         """The cloud stays."""

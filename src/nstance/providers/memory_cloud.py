@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from nstance import clock as clocks
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
-from nstance.providers import errors, port
+from nstance.model.offer import Offer
+from nstance.providers import errors, memory_offers, port
 from nstance.providers.memory_behavior import Behavior, Call, Life, Outcome, Script
 
 _REMEMBERED = 100_000  # deleted IDs
@@ -84,12 +85,14 @@ class MemoryCloud:
         *,
         behavior: Behavior | None = None,
         subnets: Mapping[str, int] | None = None,
+        offers: Mapping[Offer, int] | None = None,
         images: Sequence[Image] = (),
         on_boot: Hook | None = None,
         on_end: Hook | None = None,
     ) -> None:
         self.behavior: Behavior = behavior or Script()
         self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not listed is unlimited
+        self.offers = dict(offers or {})  # VMs in each pattern, see `memory_offers`
         self.images = list(images)
         self.calls: Counter[Call] = Counter()
         self.mismatched: list[InstanceId] = []  # creates repeated with another request, which is a bug of the caller
@@ -202,6 +205,8 @@ class MemoryCloud:
                     scope=errors.CapacityScope.SUBNET,
                     subject=request.subnet,
                 )
+            if (lack := self.find_lack(request)) is not None:
+                raise lack
             machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
         self._check_owner(scope, machine)
         if not may_exist and machine.request != request:
@@ -252,6 +257,11 @@ class MemoryCloud:
             m.request.subnet == subnet and (m.dead_at is None or m.dead_at > now) for m in self._machines.values()
         )
         return self.subnets[subnet] - used
+
+    def find_lack(self, request: port.CreateRequest) -> errors.NoCapacityError | None:
+        now = self._clock.monotonic()
+        running = (m.request for m in self._machines.values() if m.dead_at is None or m.dead_at > now)
+        return memory_offers.find_lack(self.offers, request, running) if self.offers else None
 
     def find_image(self, query: port.ImageQuery) -> str:
         matching = [image for image in self.images if _is_match(image, query)]

@@ -47,6 +47,30 @@ class Options:
             return {str(key): count for key, count in value.items()}
         raise self._type_error(name, "an object of counts", value)
 
+    def count(self, name: str, *, default: int = 0) -> int:
+        value = self._value(name)
+        if value is None:
+            return default
+        if type(value) is int and value >= 0:
+            return value
+        raise self._type_error(name, "a whole number", value)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self._value(name)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        raise self._type_error(name, "true or false", value)
+
+    def ratio(self, name: str, *, default: float) -> float:
+        value = self._value(name)
+        if value is None:
+            return default
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1000:
+            return float(value)
+        raise self._type_error(name, "a number above 0", value)
+
     def seconds(self, name: str) -> float:
         value = self._value(name)
         if value is None:
@@ -54,6 +78,15 @@ class Options:
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
             return float(value)
         raise self._type_error(name, "a number of seconds", value)
+
+    def number(self, name: str) -> float:
+        """Zero if it is not set."""
+        value = self._value(name)
+        if value is None:
+            return 0.0
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9:
+            return float(value)
+        raise self._type_error(name, "a number above 0", value)
 
     def finish(self) -> None:
         """Raises for options that were not read."""

@@ -7,7 +7,7 @@ absent VM means something only after it was seen once; and a listing is complete
 one would look like a mass loss of VMs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -40,7 +40,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
-    """All that a VM is created from, rendered. Two calls with the same ID carry the same request."""
+    """All that a VM is created from, rendered. Two calls with the same ID carry the same request, but for signatures of URLs
+    in the userdata, which end and are made again."""
 
     id: InstanceId
     tenant: TenantId
@@ -48,11 +49,13 @@ class CreateRequest:
     kind: Kind
     template: str
     created: float
+    market: str = ""  # "spot" or "on-demand"; empty: as `args` say
     instance_type: str = ""
     arch: str = ""
     subnet: str = ""
     args: Mapping[str, object] = field(default_factory=dict)
     userdata: bytes = b""
+    unsigned_userdata: bytes | None = None  # the same without signatures; None: there are none
     # For providers without userdata (process, tmux), which pass this to the agent themselves:
     nonce: str = field(default="", repr=False)
     ca_certificate: str = ""
@@ -77,6 +80,16 @@ class Vm:
     shard: ShardId | None = None
     tenant: TenantId | None = None
     group: GroupName | None = None
+    end_reason: str = ""  # why it stopped or was deleted, in the provider's words
+
+
+@dataclass(frozen=True, slots=True)
+class FixedAddress:
+    """The leader address as the configuration names it."""
+
+    ip4: str = ""
+    ip6: str = ""
+    interface_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +97,7 @@ class Traits:
     """How a provider's VMs behave."""
 
     is_consistent: bool = False  # "not found" is the truth as soon as create has answered
+    drains_targets: bool = False  # a target keeps its connections for a while after it is deregistered
     reads_userdata: bool = True  # otherwise a URL in the userdata is never fetched
 
 
@@ -93,6 +107,16 @@ class ImageQuery:
     owners: Sequence[str] = ()
     sort: str = ""
     order: str = "desc"
+    parameter: str = ""  # the name of a public parameter that holds the image's ID, instead of filters
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBalancer:
+    """A load balancer of the configuration, and where its targets are registered."""
+
+    name: str
+    target_group_arns: tuple[str, ...] = ()
+    instance_group_name: str = ""
 
 
 class Instances(Protocol):
@@ -128,11 +152,17 @@ class Instances(Protocol):
 
 @runtime_checkable
 class LoadBalancers(Protocol):
-    async def list_targets(self, name: str) -> Sequence[ProviderId]: ...
+    async def list_targets(self, balancer: LoadBalancer) -> Mapping[ProviderId, bool]:
+        """All targets. False: only in some of the places where the balancer registers targets."""
+        ...
 
-    async def register_target(self, name: str, provider_id: ProviderId) -> None: ...
+    async def is_draining(self, balancer: LoadBalancer, provider_id: ProviderId) -> bool:
+        """Whether it is no target any more and still has connections from before."""
+        ...
 
-    async def deregister_target(self, name: str, provider_id: ProviderId) -> None:
+    async def register_target(self, balancer: LoadBalancer, provider_id: ProviderId) -> None: ...
+
+    async def deregister_target(self, balancer: LoadBalancer, provider_id: ProviderId) -> None:
         """Not a target afterwards; deregistering what is no target is success."""
         ...
 
@@ -163,6 +193,51 @@ class SubnetCapacity(Protocol):
 
 
 @runtime_checkable
+class Alarms(Protocol):
+    """A provider that notices problems between calls, such as credentials that cannot be refreshed."""
+
+    def on_alarm(self, report: Callable[[str], None]) -> None:
+        """From now on each problem is reported to this function only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLaunch:
+    """A group as its instances would be created, with its arguments rendered."""
+
+    template: str
+    instance_types: Sequence[str]
+    markets: Sequence[str]
+    subnets: Sequence[str]
+    args: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudPlan:
+    """What a configuration asks of the cloud."""
+
+    launches: Sequence[PlannedLaunch]
+    subnet_pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    zone: str = ""  # where the subnets are expected; empty: anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What would fail, and where in the configuration it is said."""
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+@runtime_checkable
+class Preflight(Protocol):
+    async def preflight(self, plan: CloudPlan) -> Sequence[Fault]:
+        """All that would fail when instances are created and deleted by this plan, as far as the cloud tells without
+        changing anything. A call that fails is a fault of its own: it says nothing about what it asked for."""
+        ...
+
+
+@runtime_checkable
 class Console(Protocol):
     async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         """The newest `MAX_CONSOLE_BYTES` of the VM's console output, or empty. Raises NotFoundError."""
@@ -178,6 +253,8 @@ class Capabilities:
     leader_address: LeaderAddress | None
     subnet_capacity: SubnetCapacity | None
     console: Console | None
+    alarms: Alarms | None = None
+    preflight: Preflight | None = None
 
 
 def capabilities_of(provider: Instances) -> Capabilities:
@@ -187,4 +264,6 @@ def capabilities_of(provider: Instances) -> Capabilities:
         leader_address=provider if isinstance(provider, LeaderAddress) else None,
         subnet_capacity=provider if isinstance(provider, SubnetCapacity) else None,
         console=provider if isinstance(provider, Console) else None,
+        alarms=provider if isinstance(provider, Alarms) else None,
+        preflight=provider if isinstance(provider, Preflight) else None,
     )

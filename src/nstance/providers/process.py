@@ -3,14 +3,11 @@
 The default for first tries and tests; it needs nothing but Python.
 """
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, instance_dirs, launch, local, port
-
-_START_TIMEOUT_SECONDS = 10.0
+from nstance.providers import detached, instance_dirs, local, port
 
 
 class ProcessProvider(local.LocalProvider):
@@ -27,27 +24,7 @@ class ProcessProvider(local.LocalProvider):
         super().__init__(scope, dir=dir, command=command, env=env)
 
     def _start(self, record: instance_dirs.Record, lock: instance_dirs.Lock) -> None:
-        directory = self._dirs.directory(record.id)
-        with (directory / launch.LOG).open("ab") as log:
-            launcher = subprocess.Popen(
-                launch.command(directory, lock=lock.descriptor),
-                env=local.clean_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock.descriptor,),
-                start_new_session=True,
-            )
-        try:
-            launcher.wait(_START_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            launcher.kill()
-            launcher.wait()
-            raise errors.UnknownOutcomeError(
-                f"the agent of {record.id} did not start within {_START_TIMEOUT_SECONDS:g} s"
-            ) from None
-        if self._dirs.process(record.id) is None:
-            raise errors.UnknownOutcomeError(f"failed to start the agent of {record.id}: see {directory / launch.LOG}")
+        detached.start(self._dirs, record, lock)
 
     def _on_started(self, record: instance_dirs.Record) -> None:
         """Nothing to do."""

@@ -2,14 +2,25 @@
 more memory than the rest of the server."""
 
 import difflib
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nstance import clock as clocks
 from nstance.providers import errors, port
 from nstance.providers.options import Options
 
-KINDS = ("memory", "mock", "process", "tmux", "aws", "gcp", "proxmox")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a cloud runs the VMs, and the address that its leader gets."""
+
+    region: str = ""
+    leader_address: port.FixedAddress | None = None
+
+
+KINDS = ("memory", "mock", "process", "tmux", "qemu", "aws", "gcp", "proxmox")
 
 
 def open_provider(
@@ -20,6 +31,7 @@ def open_provider(
     cachedir: Path,
     clock: clocks.Clock,
     server: str = "",
+    place: Place | None = None,
 ) -> port.Instances:
     """Raises PermanentError for an unknown kind or option. It may create directories."""
     parsed = Options(kind, options or {})
@@ -30,24 +42,53 @@ def open_provider(
             return _process(parsed, scope, cachedir)
         case "tmux":
             return _tmux(parsed, scope, cachedir)
-        case "aws" | "gcp" | "proxmox":
-            raise errors.PermanentError(f"provider {kind!r} is not built yet; use one of memory, process, tmux")
+        case "qemu":
+            return _qemu(parsed, scope, cachedir, clock)
+        case "aws":
+            return _aws(parsed, scope, clock, server, place)
+        case "proxmox":
+            return _proxmox(parsed, scope, clock)
+        case "gcp":
+            raise errors.PermanentError(
+                f"provider {kind!r} is not built yet; use one of aws, memory, process, proxmox, qemu, tmux"
+            )
     near = difflib.get_close_matches(kind, KINDS, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
     raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
 
 
 def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: str) -> port.Instances:
-    from nstance.providers import memory, memory_behavior, memory_cloud
+    from nstance.providers import memory, memory_behavior, memory_cloud, memory_offers
 
     script = memory_behavior.Script(
         usual=memory_behavior.Outcome(before=options.seconds("call_seconds")),
         lives=memory_behavior.Life(boot=options.seconds("boot_seconds"), dying=options.seconds("delete_seconds")),
     )
     subnets = options.counts("subnets")
+    try:
+        offers = {memory_offers.parse_offer(text): count for text, count in options.counts("offers").items()}
+    except ValueError as problem:
+        raise errors.PermanentError(f"option offers: {problem}") from problem
     options.finish()
-    cloud = memory_cloud.MemoryCloud(clock, behavior=script, subnets=subnets)
+    cloud = memory_cloud.MemoryCloud(clock, behavior=script, subnets=subnets, offers=offers)
     return memory.MemoryProvider(scope, clock, cloud=cloud, server=server)
+
+
+def _aws(options: Options, scope: port.Scope, clock: clocks.Clock, server: str, place: Place | None) -> port.Instances:
+    from nstance.providers.aws.launch_budget import BURST_LAUNCHES, LAUNCHES_PER_SECOND
+    from nstance.providers.aws.provider import AwsSettings, open_aws
+
+    place = place or Place()
+    settings = AwsSettings(
+        region=place.region,
+        endpoint=options.text("endpoint") or options.text("endpoint_url") or "",
+        profile=options.text("profile") or "",
+        role_arn=options.text("role_arn") or "",
+        launch_burst=options.number("launch_burst") or BURST_LAUNCHES,
+        launch_rate=options.number("launch_rate") or LAUNCHES_PER_SECOND,
+    )
+    options.finish()
+    return open_aws(scope, settings, place.leader_address, clock=clock, server=server)
 
 
 def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Instances:
@@ -66,10 +107,36 @@ def _tmux(options: Options, scope: port.Scope, cachedir: Path) -> port.Instances
     dir = options.path("dir") or cachedir / "instances"
     command = options.texts("command")
     env = options.text_map("env")
-    session = options.text("session") or tmux.SESSION
-    socket = options.text("socket") or ""
+    session = tmux.Session(options.text("session") or tmux.SESSION, options.text("socket") or "")
     dev_k8s_dir = options.path("dev_k8s_dir")
     options.finish()
-    return tmux.TmuxProvider(
-        scope, dir=dir, command=command, env=env, session=session, socket=socket, dev_k8s_dir=dev_k8s_dir
+    return tmux.TmuxProvider(scope, dir=dir, command=command, env=env, session=session, dev_k8s_dir=dev_k8s_dir)
+
+
+def _qemu(options: Options, scope: port.Scope, cachedir: Path, clock: clocks.Clock) -> port.Instances:
+    from nstance.providers.qemu import acceleration, provider
+
+    chosen = options.text("accel") or "auto"
+    if chosen not in ("auto", *acceleration.Acceleration):
+        raise errors.PermanentError(
+            f"option 'accel' of provider 'qemu': expected one of auto, kvm, tcg, found {chosen!r}"
+        )
+    settings = provider.QemuSettings(
+        dir=options.path("dir") or cachedir / "instances",
+        images=options.path("images"),
+        binary=options.text("binary") or provider.BINARY,
+        acceleration=acceleration.detect() if chosen == "auto" else acceleration.Acceleration(chosen),
+        bridge=options.text("bridge") or "",
+        memory_mib=options.count("memory_mib"),
+        shutdown_seconds=options.seconds("shutdown_seconds"),
     )
+    options.finish()
+    return provider.open_qemu(scope, clock, clocks.SystemRng(), settings)
+
+
+def _proxmox(options: Options, scope: port.Scope, clock: clocks.Clock) -> port.Instances:
+    from nstance.providers.proxmox import configured, provider
+
+    access, settings = configured.read(options, os.environ)
+    options.finish()
+    return provider.open_proxmox(scope, access, clock, settings)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nstance.model.ids import InstanceId
@@ -48,6 +49,18 @@ def reloading(command: Sequence[str], sources: Path) -> list[str]:
     return [*watch, shlex.join(command), str(sources)]
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    name: str = SESSION
+    socket: str = ""  # a path or a name; empty: tmux's default
+
+    def command(self) -> list[str]:
+        return ["tmux"] if not self.socket else ["tmux", "-S" if "/" in self.socket else "-L", self.socket]
+
+
+DEFAULT_SESSION = Session()
+
+
 class TmuxProvider(local.LocalProvider):
     scheme = "dev"
 
@@ -58,8 +71,7 @@ class TmuxProvider(local.LocalProvider):
         dir: Path,
         command: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
-        session: str = SESSION,
-        socket: str = "",
+        session: Session = DEFAULT_SESSION,
         dev_k8s_dir: Path | None = None,
     ) -> None:
         if shutil.which("tmux") is None:
@@ -67,8 +79,8 @@ class TmuxProvider(local.LocalProvider):
                 "expected the program tmux, found none; install it, or use the provider 'process'"
             )
         super().__init__(scope, dir=dir, command=agent_command() if command is None else command, env=env)
-        self._session = session
-        self._tmux = ["tmux"] if not socket else ["tmux", "-S" if "/" in socket else "-L", socket]
+        self._session = session.name
+        self._tmux = session.command()
         self._nodes = None if dev_k8s_dir is None else Nodes(dev_k8s_dir.absolute())
 
     def _start(self, record: instance_dirs.Record, lock: instance_dirs.Lock) -> None:

@@ -15,7 +15,7 @@ from nstance.providers import errors, port
 from nstance.providers.memory import MemoryProvider
 from nstance.providers.memory_behavior import Call, Life, Outcome, Script
 from nstance.providers.memory_cloud import Image, MemoryCloud
-from nstance.providers.port import Status
+from nstance.providers.port import LoadBalancer, Status
 from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
 from unit.providers.fickle_cloud import Fickle, Odds
@@ -283,16 +283,16 @@ async def test_load_balancers() -> None:
     world = World()
     vm = await world.door.create(request())
     world.script.then(Call.LOAD_BALANCER_REGISTER, Outcome(applied=False))
-    await world.door.register_target("lb", vm.provider_id)
-    assert await world.door.list_targets("lb") == ()
+    await world.door.register_target(LoadBalancer("lb"), vm.provider_id)
+    assert await world.door.list_targets(LoadBalancer("lb")) == {}
     for _ in range(2):
-        await world.door.register_target("lb", vm.provider_id)
-    assert await world.door.list_targets("lb") == (vm.provider_id,)
+        await world.door.register_target(LoadBalancer("lb"), vm.provider_id)
+    assert await world.door.list_targets(LoadBalancer("lb")) == {vm.provider_id: True}
     with pytest.raises(errors.NotFoundError):
-        await world.door.register_target("lb", ProviderId("memory-999999"))
+        await world.door.register_target(LoadBalancer("lb"), ProviderId("memory-999999"))
     await world.door.delete(vm.id, None)
-    assert await world.door.list_targets("lb") == ()
-    await world.door.deregister_target("lb", vm.provider_id)
+    assert await world.door.list_targets(LoadBalancer("lb")) == {}
+    await world.door.deregister_target(LoadBalancer("lb"), vm.provider_id)
 
 
 async def test_the_leader_network_follows_the_last_leader() -> None:

@@ -12,7 +12,7 @@ class OnlyImages:
 
 def test_a_capability_is_there_only_if_all_its_methods_are() -> None:
     class HalfBalancer(OnlyImages):
-        async def register_target(self, name: str, provider_id: str) -> None: ...
+        async def register_target(self, balancer: object, provider_id: str) -> None: ...
 
     provider = HalfBalancer()
     can = port.capabilities_of(provider)  # type: ignore[arg-type]

@@ -20,9 +20,13 @@ def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Instan
     [
         ("proces", {}, "there is no provider 'proces'; did you mean 'process'?"),
         ("zzz", {}, "known: memory, mock, process, tmux"),
-        ("aws", {}, "provider 'aws' is not built yet"),
+        ("aws", {}, "shard.infra.region: expected a region of AWS"),
+        ("aws", {"endpiont": "x"}, "provider 'aws' has no option 'endpiont'; did you mean 'endpoint'?"),
+        ("aws", {"launch_rate": 0}, "expected a number above 0"),
         ("gcp", {}, "not built yet"),
-        ("proxmox", {}, "not built yet"),
+        ("proxmox", {}, "expected the address of Proxmox in option 'api_url' or PROXMOX_API_URL, found none"),
+        ("proxmox", {"api_url": "pve:8006"}, "expected https://HOST:8006, found 'pve:8006'"),
+        ("proxmox", {"api_url": "https://pve:8006"}, "expected PROXMOX_TOKEN_ID in the environment"),
         ("process", {"dri": "x"}, "provider 'process' has no option 'dri'; did you mean 'dir'?"),
         ("process", {"zzz": "x"}, "known: command, dir, env"),
         ("process", {"dir": 5}, "option 'dir' of provider 'process': expected a text, found int"),
@@ -37,7 +41,11 @@ def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Instan
         ("memory", {"subnets": {"a": "many"}}, "expected an object of counts"),
     ],
 )
-def test_refusals(kind: str, options: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_refusals(
+    kind: str, options: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PROXMOX_API_URL", "PROXMOX_TOKEN_ID", "PROXMOX_TOKEN_SECRET"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(errors.PermanentError) as caught:
         opened(kind, options, tmp_path)
     assert message in str(caught.value)

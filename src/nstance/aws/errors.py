@@ -1,0 +1,77 @@
+"""What can go wrong with a call to AWS."""
+
+
+class AwsError(Exception):
+    """AWS answered with an error. `code` is AWS's own word for it."""
+
+    def __init__(self, code: str, message: str, *, status: int = 400, request_id: str = "") -> None:
+        super().__init__(f"{code}: {message}" + (f" (request {request_id})" if request_id else ""))
+        self.code = code
+        self.message = message
+        self.status = status
+
+    @property
+    def is_throttled(self) -> bool:
+        return self.code in _THROTTLED or self.code.endswith("Throttled") or self.status == 429
+
+    @property
+    def is_server_fault(self) -> bool:
+        """AWS failed, not the request: it may have been carried out."""
+        return self.status >= 500 and not self.is_throttled
+
+    @property
+    def is_denied(self) -> bool:
+        return self.code in _DENIED
+
+    @property
+    def is_expired(self) -> bool:
+        """The credentials are not accepted, or no longer: fetch others."""
+        return self.code in _EXPIRED
+
+
+class NotSentError(Exception):
+    """The request never left: nothing was done."""
+
+
+class NoAnswerError(Exception):
+    """The request may have left, and no whole answer came: its outcome is unknown."""
+
+
+class CredentialsError(NotSentError):
+    """There are no credentials to sign with. The message says where they were looked for."""
+
+
+_THROTTLED = frozenset(
+    {
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "TooManyRequestsException",
+        "RequestThrottled",
+        "SlowDown",
+        "PriorRequestNotComplete",
+        "EC2ThrottledException",
+    }
+)
+_DENIED = frozenset(
+    {
+        "UnauthorizedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+        "UnauthorizedAccess",
+        "OptInRequired",
+    }
+)
+_EXPIRED = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        "InvalidClientTokenId",
+        "AuthFailure",
+        "UnrecognizedClientException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+    }
+)

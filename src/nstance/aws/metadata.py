@@ -1,0 +1,63 @@
+"""The metadata service of the EC2 instance that this server runs on (IMDSv2)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+from nstance.aws.errors import NotSentError
+
+ENDPOINT = "http://169.254.169.254"
+REQUEST_SECONDS = 5.0
+MAX_BYTES = 64 * 1024
+_TOKEN_LIFE = {"x-aws-ec2-metadata-token-ttl-seconds": "300"}
+
+
+class MetadataError(NotSentError):
+    """The service did not answer, or has no such value (`status` 404)."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    session: Callable[[], aiohttp.ClientSession]
+    environment: Mapping[str, str]
+
+    async def get(self, path: str) -> str:
+        """A value below `/latest/meta-data/`. Raises MetadataError."""
+        base = (self.environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT).rstrip("/")
+        token = await request(self.session(), "PUT", f"{base}/latest/api/token", _TOKEN_LIFE)
+        return await request(
+            self.session(), "GET", f"{base}/latest/meta-data/{path}", {"x-aws-ec2-metadata-token": token}
+        )
+
+    async def instance_id(self) -> str:
+        return await self.get("instance-id")
+
+    async def interface_id(self) -> str:
+        """Of the primary network interface."""
+        mac = await self.get("mac")
+        return await self.get(f"network/interfaces/macs/{mac}/interface-id")
+
+
+async def request(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+) -> str:
+    """One small answer from a service near this machine. Raises MetadataError."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            async with session.request(method, url, headers=headers, data=body, allow_redirects=False) as reply:
+                text = await reply.content.read(MAX_BYTES)
+    except (aiohttp.ClientError, OSError, TimeoutError) as problem:
+        raise MetadataError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem
+    if reply.status != 200:
+        raise MetadataError(f"{url} answered {reply.status}", reply.status)
+    return text.decode("utf-8", "replace").strip()

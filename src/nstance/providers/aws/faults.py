@@ -1,0 +1,94 @@
+"""From what AWS says to what follows from it."""
+
+import contextlib
+from collections.abc import Iterator
+
+from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
+from nstance.providers import errors
+from nstance.providers.errors import CapacityScope
+
+PERMISSIONS = "docs/aws.md#permissions"
+THROTTLED_SECONDS = 1.0  # EC2 does not say how long: its buckets refill every second
+RUN_INSTANCES = "ec2:RunInstances"
+
+# Errors of RunInstances that mean: not with this offer, try another one.
+NO_CAPACITY = {
+    "InsufficientInstanceCapacity": CapacityScope.OFFER,
+    "InsufficientCapacity": CapacityScope.OFFER,
+    "InsufficientHostCapacity": CapacityScope.OFFER,
+    "InsufficientReservedInstanceCapacity": CapacityScope.OFFER,
+    "ReservationCapacityExceeded": CapacityScope.OFFER,
+    "Unsupported": CapacityScope.OFFER,  # this type does not exist in this zone
+    "SpotMaxPriceTooLow": CapacityScope.OFFER,
+    "InsufficientFreeAddressesInSubnet": CapacityScope.SUBNET,
+    "MaxSpotInstanceCountExceeded": CapacityScope.MARKET,
+    "SpotInstanceCountExceeded": CapacityScope.MARKET,
+    "VcpuLimitExceeded": CapacityScope.QUOTA,
+    "InstanceLimitExceeded": CapacityScope.QUOTA,
+}
+# Where the configuration says what AWS objects to, by the beginning of the error's code.
+_PATHS = {
+    "InvalidAMIID": "args.ImageId",
+    "InvalidSubnet": "subnet_pools",
+    "InvalidSubnetID": "subnet_pools",
+    "InvalidGroup": "args.SecurityGroupIds",
+    "InvalidSecurityGroupID": "args.SecurityGroupIds",
+    "InvalidKeyPair": "args.KeyName",
+    "InvalidInstanceType": "instance_type",
+    "InvalidSnapshot": "args.BlockDeviceMappings",
+    "InvalidBlockDeviceMapping": "args.BlockDeviceMappings",
+    "InvalidPlacementGroup": "args.Placement.GroupName",
+    "InvalidLaunchTemplateName": "args.LaunchTemplate",
+    "InvalidLaunchTemplateId": "args.LaunchTemplate",
+    "InvalidNetworkInterfaceID": "leader_network.interface_id",
+    "TargetGroupNotFound": "load_balancers.*.target_group_arns",
+}
+_NOT_FOUND = (".NotFound", "NotFoundException", "ParameterNotFound", "TargetGroupNotFound")
+
+
+@contextlib.contextmanager
+def translated(action: str, *, changes: bool) -> Iterator[None]:
+    """`changes`: a call without a reply may have changed something. `action` is the permission that it needs."""
+    try:
+        yield
+    except NotSentError as problem:  # also CredentialsError
+        raise errors.UnavailableError(str(problem)) from problem
+    except NoAnswerError as problem:
+        kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
+        raise kind(str(problem)) from problem
+    except AwsError as problem:
+        raise from_aws(problem, action, changes=changes) from problem
+
+
+def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.ProviderError:
+    if problem.is_throttled:
+        return errors.ThrottledError(str(problem), delay=THROTTLED_SECONDS)
+    if action == RUN_INSTANCES and problem.code in NO_CAPACITY:
+        return errors.NoCapacityError(str(problem), scope=NO_CAPACITY[problem.code])
+    if problem.is_expired:
+        return errors.UnavailableError(f"AWS does not accept the credentials, which are fetched again: {problem}")
+    if problem.is_denied:
+        return errors.PermanentError(
+            f"AWS denied {action}: allow it in the server's role, see {PERMISSIONS}: {problem}", permission=action
+        )
+    if problem.is_server_fault:
+        return errors.UnknownOutcomeError(str(problem)) if changes else errors.UnavailableError(str(problem))
+    if problem.code.endswith(_NOT_FOUND):
+        return errors.NotFoundError(_named(problem))
+    return errors.PermanentError(_named(problem), parameter=_path(problem))
+
+
+def code_of(problem: BaseException) -> str:
+    """AWS's own word for what a translated error was."""
+    return problem.__cause__.code if isinstance(problem.__cause__, AwsError) else ""
+
+
+def _named(problem: AwsError) -> str:
+    path = _path(problem)
+    return f"{path}: {problem}" if path else str(problem)
+
+
+def _path(problem: AwsError) -> str:
+    if problem.code == "InvalidParameterValue" and "iaminstanceprofile" in problem.message.lower():
+        return "args.IamInstanceProfile"
+    return _PATHS.get(problem.code.partition(".")[0], "")

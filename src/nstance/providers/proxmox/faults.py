@@ -1,0 +1,93 @@
+"""From what Proxmox says to what follows from it.
+
+The trap: almost everything is a 500 with a text, also "there is no such VM". The texts here are those of PVE 8 and 9.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+
+from nstance.providers import errors
+from nstance.providers.errors import CapacityScope
+
+PERMISSIONS = "docs/proxmox.md#permissions"
+_ABSENT = re.compile(r"Configuration file '.*' does not exist|^VM \d+ (not found|does not exist)", re.IGNORECASE)
+_TAKEN = re.compile(r"config file already exists|VM \d+ already exists", re.IGNORECASE)
+_BUSY = (
+    "no quorum",
+    "is locked",
+    "can't lock file",
+    "got timeout",
+    "cfs-lock",
+    "still running",
+    "is running - destroy",
+)
+_FULL = ("no space left", "not enough free space", "out of space", "insufficient free space", "cannot allocate memory")
+_NEVER = ("protection mode enabled", "does not support", "not supported", "no such", "not allowed", "parameter")
+_NOT_REACHED = 595  # the node that was asked could not connect to the one that has the VM
+_DENIED = re.compile(r"\(([^,()]+), ([\w.|]+)\)")
+
+
+class PveError(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, message: str, parameters: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self.parameters = dict(parameters or {})
+        details = "; ".join(f"{name}: {text}" for name, text in self.parameters.items())
+        super().__init__(f"{message} ({details})" if details else message)
+
+
+class NotSentError(Exception):
+    """The request did not leave this machine."""
+
+
+class NoAnswerError(Exception):
+    """The request was sent, and nobody knows what became of it."""
+
+
+class TakenError(errors.UnavailableError):
+    """The VMID is in use."""
+
+
+@contextlib.contextmanager
+def translated(permission: str, *, changes: bool) -> Iterator[None]:
+    try:
+        yield
+    except NotSentError as problem:
+        raise errors.UnavailableError(str(problem)) from problem
+    except NoAnswerError as problem:
+        kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
+        raise kind(str(problem)) from problem
+    except PveError as problem:
+        raise from_pve(problem, permission, changes=changes) from problem
+
+
+def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.ProviderError:
+    text = f"Proxmox: {problem}"
+    low = text.lower()
+    if problem.status == 401:
+        return errors.PermanentError(
+            f"{text}; check PROXMOX_TOKEN_ID and PROXMOX_TOKEN_SECRET", permission="a valid API token"
+        )
+    if problem.status == 403:
+        found = _DENIED.search(str(problem))
+        missing = f"{found[2]} on {found[1]}" if found else permission
+        return errors.PermanentError(f"{text}; the token needs {missing}, see {PERMISSIONS}", permission=missing)
+    if problem.status == 400:
+        return errors.PermanentError(text, parameter=next(iter(problem.parameters), ""))
+    if problem.status == 429:
+        return errors.ThrottledError(text)
+    if problem.status == _NOT_REACHED:
+        return errors.UnavailableError(f"{text}: the node is offline")
+    if _ABSENT.search(str(problem)):
+        return errors.NotFoundError(text)
+    if _TAKEN.search(str(problem)):
+        return TakenError(text)
+    if any(each in low for each in _FULL):
+        return errors.NoCapacityError(text, scope=CapacityScope.ZONE, subject="storage or memory of the node")
+    if any(each in low for each in _BUSY):
+        return errors.UnavailableError(text)
+    if any(each in low for each in _NEVER):
+        return errors.PermanentError(text)
+    return errors.UnknownOutcomeError(text) if changes else errors.UnavailableError(text)

@@ -1,0 +1,431 @@
+"""VMs of a Proxmox VE cluster: clones of a template, with the userdata on an ISO.
+
+A VM is found by its name, which is the instance ID. Its VMID follows from the instance ID too, so the intent in the journal
+holds it, and a repeated create asks for the same one: of two clones to one VMID the cluster accepts one. A create is many
+calls, and a server may die between any two. So each step looks first: a VM that carries the tag `nstance-new` was never
+started and is finished by the next create.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nstance.clock import Clock
+from nstance.model.ids import InstanceId, ProviderId
+from nstance.providers import errors, machine_size, port, seed_iso
+from nstance.providers.machine_size import MachineSize
+from nstance.providers.port import CreateRequest, Status, Vm
+from nstance.providers.proxmox import arguments, inventory, ownership, placement
+from nstance.providers.proxmox.arguments import Arguments
+from nstance.providers.proxmox.client import Access, ProxmoxClient
+from nstance.providers.proxmox.faults import TakenError
+from nstance.providers.proxmox.inventory import Inventory, PveVm
+from nstance.providers.proxmox.ownership import Owner
+from nstance.providers.proxmox.placement import Limits, Promise
+from nstance.providers.proxmox.seeds import Seeds
+
+DEFAULT_SIZE = MachineSize(cpus=1, memory_mib=1024)
+SEED_DEVICE = "ide2"
+MAX_DRAWS = 16  # of a VMID
+UNLOCK_SECONDS = 600.0  # for a clone that another call began
+_STEP_SECONDS = 0.5
+_CREATING = ("clone", "create")
+_ALREADY = "already running"
+_DISK = re.compile(r"(scsi|virtio|sata|ide|efidisk|tpmstate)\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxmoxSettings:
+    iso_storage: str = "local"
+    vmids: range = range(100_000, 1_000_000)
+    bridge: str = ""
+    pool: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+
+class ProxmoxProvider(port.Instances):
+    def __init__(self, scope: port.Scope, client: ProxmoxClient, clock: Clock, settings: ProxmoxSettings) -> None:
+        self._scope, self._client, self._clock, self._settings = scope, client, clock, settings
+        self._inventory = Inventory(client, settings.pool)
+        self._seeds = Seeds(client, clock, settings.iso_storage)
+        self._in_flight: dict[InstanceId, Promise] = {}
+        self._locks: dict[InstanceId, asyncio.Lock] = {}
+
+    @property
+    def traits(self) -> port.Traits:
+        return port.Traits(is_consistent=True)
+
+    async def create(self, request: CreateRequest) -> Vm:
+        args = arguments.parse(request.args)
+        size = machine_size.parse(request.instance_type) if request.instance_type else DEFAULT_SIZE
+        if len(request.userdata) > seed_iso.MAX_USERDATA_BYTES:
+            raise errors.PermanentError(
+                f"expected at most {seed_iso.MAX_USERDATA_BYTES} bytes of userdata, found {len(request.userdata)}",
+                parameter="userdata",
+            )
+        async with self._locks.setdefault(request.id, asyncio.Lock()):
+            try:
+                return await self._create(request, args, size)
+            finally:
+                self._in_flight.pop(request.id, None)
+                self._locks.pop(request.id, None)
+
+    async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
+        found = await self._inventory.find(id)
+        nodes = await self._usable_nodes()
+        if found is None:
+            # A create may still be under way somewhere: the tombstone stops it. A delete that broke half-way left the seed.
+            await self._seeds.bury(nodes[0], id)
+            for node in nodes:
+                await self._seeds.remove(node, id)
+            return await self._confirm_deleted(id)
+        self._check_provider_id(found, provider_id)
+        owner = await self._owner(found)
+        if not owner.is_known and provider_id is None:
+            raise errors.PermanentError(
+                f"expected VM {found.vmid} ({id}) to carry the tags of its owner, found none: remove it by hand"
+            )
+        self._check_owner(owner, id, is_optional=True)
+        if found.node not in nodes:
+            raise errors.UnavailableError(f"node {found.node} of {id} is offline: it is deleted when the node returns")
+        await self._seeds.bury(found.node, id)
+        if await self._destroy(found):
+            await self._seeds.remove(found.node, id)
+            await self._seeds.sweep(nodes)
+        return await self._confirm_deleted(id)
+
+    async def get(self, id: InstanceId, provider_id: ProviderId | None) -> Vm:
+        found = await self._inventory.find(id)
+        if found is None:
+            raise errors.NotFoundError(f"Proxmox has no VM named {id}")
+        self._check_provider_id(found, provider_id)
+        owner = await self._owner(found)
+        self._check_owner(owner, id, is_optional=True)
+        return await self._vm(found, owner)
+
+    async def list(self) -> Sequence[Vm]:
+        out = []
+        for found in await self._inventory.vms():
+            if found.instance is None:
+                continue
+            owner = await self._owner(found)
+            if not owner.is_known or owner.owned_by(self._scope):
+                out.append(await self._vm(found, owner))
+        return out
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    # ---- create
+
+    async def _create(self, request: CreateRequest, args: Arguments, size: MachineSize) -> Vm:
+        found = await self._inventory.find(request.id)
+        if found is not None:
+            self._check_owner(await self._owner(found), request.id, is_optional=False)
+        elif await self._seeds.is_buried(await self._usable_nodes(), request.id):
+            raise _deleted(request.id)
+        else:
+            found = await self._clone(request, args, size)
+        try:
+            return await self._finish(request, args, size, found)
+        except errors.NotFoundError as problem:
+            if await self._seeds.is_buried(await self._usable_nodes(), request.id):
+                await self._seeds.remove(found.node, request.id)
+                raise _deleted(request.id) from problem
+            raise errors.UnknownOutcomeError(f"VM {found.vmid} of {request.id} vanished: {problem}") from problem
+        except (errors.PermanentError, errors.NoCapacityError):
+            await self._discard(found)
+            raise
+        except (errors.UnavailableError, errors.ThrottledError) as problem:
+            raise _half_made(request.id, problem) from problem
+
+    async def _discard(self, vm: PveVm) -> None:
+        """Removes a VM that was never started, so that an error which says "nothing was created" is true."""
+        try:
+            if await self._status(vm) is Status.PENDING:
+                await self._destroy(vm)
+                await self._seeds.remove(vm.node, InstanceId(vm.name))
+        except errors.ProviderError as problem:
+            raise _half_made(InstanceId(vm.name), problem) from problem
+
+    async def _clone(self, request: CreateRequest, args: Arguments, size: MachineSize) -> PveVm:
+        vms = await self._inventory.vms()
+        template, node = await self._choose(vms, args, size)
+        self._in_flight[request.id] = Promise(node, size.memory_mib, size.cpus)
+        taken = {vm.vmid for vm in vms}
+        owner = ownership.owner_of(self._scope, request)
+        for attempt in range(MAX_DRAWS):
+            vmid = draw_vmid(request.id, attempt, self._settings.vmids)
+            if vmid in taken:
+                continue
+            try:
+                upid = await self._client.change(
+                    "POST",
+                    f"{template.path}/clone",
+                    permission=f"VM.Clone on /vms/{template.vmid}",
+                    newid=vmid,
+                    name=request.id,
+                    description=ownership.notes(owner, request),
+                    full=args.full_clone,
+                    storage=args.storage if args.full_clone else None,
+                    pool=args.pool or self._settings.pool or None,
+                    target=node if node != template.node else None,
+                )
+            except TakenError:
+                # By another call for this ID, or by somebody else.
+                if (found := await self._inventory.find(request.id)) is not None:
+                    return found
+                continue
+            try:
+                await self._client.finish_task(
+                    str(upid), permission=f"Datastore.AllocateSpace on /storage/{args.storage}"
+                )
+            except errors.UnavailableError as problem:
+                raise _half_made(request.id, problem) from problem
+            return PveVm(vmid=vmid, name=request.id, node=node, status="stopped")
+        raise errors.NoCapacityError(
+            f"expected a free VMID from {self._settings.vmids.start} to {self._settings.vmids.stop - 1}, found none in "
+            f"{MAX_DRAWS} draws: give a wider option 'vmids'",
+            scope=errors.CapacityScope.QUOTA,
+            subject="VMIDs",
+        )
+
+    async def _choose(self, vms: Sequence[PveVm], args: Arguments, size: MachineSize) -> tuple[PveVm, str]:
+        """A template, and the node where the VM goes: that of the template, or any if the template's disks are shared."""
+        templates = {vm.node: vm for vm in vms if vm.is_template and args.template in (vm.name, vm.vmid)}
+        if not templates:
+            raise errors.PermanentError(
+                f"expected a template {args.template!r} in the cluster, found none", parameter="TemplateName"
+            )
+        nodes = await self._inventory.nodes()
+        usable = sorted(node.name for node in nodes if node.is_usable)
+        storages = {name: await self._inventory.storages(name) for name in usable}
+        sources = {name: vm for name, vm in templates.items() if name in usable}
+        for name, vm in list(sources.items()):
+            if len(sources) < len(usable) and await self._is_shared(vm, storages[name]):
+                sources |= {other: vm for other in usable if other not in sources}
+        allowed = {
+            name: inventory.why_no_storage(storages[name], args.storage, "images")
+            or inventory.why_no_storage(storages[name], self._settings.iso_storage, "iso")
+            for name in sources
+        }
+        if allowed and all(allowed.values()) and len(usable) == len(nodes):
+            # On every node, and all of them are there: waiting does not help.
+            raise errors.PermanentError(next(iter(allowed.values())), parameter="StoragePool")
+        promised = [*inventory.promises(vms), *self._in_flight.values()]
+        chosen = placement.choose_node(nodes, allowed, promised, size, self._settings.limits)
+        return sources[chosen], chosen
+
+    async def _is_shared(self, template: PveVm, storages: Mapping[str, inventory.Storage]) -> bool:
+        """Whether all disks of a template are on storages that every node reaches."""
+        config = await self._config(template)
+        names = {
+            str(value).partition(":")[0] for key, value in config.items() if _DISK.fullmatch(key) and ":" in str(value)
+        }
+        return all(name in storages and storages[name].is_shared for name in names)
+
+    async def _finish(self, request: CreateRequest, args: Arguments, size: MachineSize, found: PveVm) -> Vm:
+        """From a clone to a started VM. Every step may have been done by an earlier call."""
+        config = await self._unlocked_config(found)
+        owner = ownership.owner_of(self._scope, request)
+        if SEED_DEVICE not in config or self._seeds.volume(request.id) not in str(config[SEED_DEVICE]):
+            await self._seeds.upload(found.node, request.id, request.userdata)
+            await self._configure(found, self._new_config(request, args, size, config))
+            if size.disk_gib is not None:
+                await self._resize(found, args.disk_device, size.disk_gib)
+            config = await self._unlocked_config(found)
+        # A delete that ran meanwhile saw no VM: its tombstone is the only trace.
+        if await self._seeds.is_buried(await self._usable_nodes(), request.id):
+            await self._destroy(found)
+            await self._seeds.remove(found.node, request.id)
+            raise _deleted(request.id)
+        if ownership.is_new(str(config.get("tags") or "")):
+            await self._start(found)
+            tags = ownership.tags(owner, is_new=False, extra=args.tags)
+            await self._configure(found, {"tags": tags})
+        return await self._vm(found, owner)
+
+    def _new_config(
+        self, request: CreateRequest, args: Arguments, size: MachineSize, config: Mapping[str, Any]
+    ) -> dict[str, object]:
+        owner = ownership.owner_of(self._scope, request)
+        changes: dict[str, object] = {
+            "cores": size.cpus,
+            "memory": size.memory_mib,
+            SEED_DEVICE: f"{self._seeds.volume(request.id)},media=cdrom",
+            "tags": ownership.tags(owner, is_new=True, extra=args.tags),
+        }
+        if args.cpu_type:
+            changes["cpu"] = args.cpu_type
+        bridge = request.subnet or args.bridge or self._settings.bridge
+        if bridge or args.vlan is not None:
+            changes["net0"] = _network(str(config.get("net0") or "virtio"), bridge, args.vlan)
+        return changes
+
+    async def _configure(self, vm: PveVm, changes: Mapping[str, object]) -> None:
+        await self._client.change(
+            "PUT", f"{vm.path}/config", permission=f"VM.Config.* on /vms/{vm.vmid}", **dict(changes)
+        )
+
+    async def _resize(self, vm: PveVm, device: str, gib: int) -> None:
+        upid = await self._client.change(
+            "PUT", f"{vm.path}/resize", permission=f"VM.Config.Disk on /vms/{vm.vmid}", disk=device, size=f"{gib}G"
+        )
+        if upid:
+            await self._client.finish_task(str(upid), permission=f"VM.Config.Disk on /vms/{vm.vmid}")
+
+    async def _start(self, vm: PveVm) -> None:
+        permission = f"VM.PowerMgmt on /vms/{vm.vmid}"
+        try:
+            upid = await self._client.change("POST", f"{vm.path}/status/start", permission=permission)
+            await self._client.finish_task(str(upid), permission=permission)
+        except errors.ProviderError as problem:
+            if _ALREADY not in str(problem):
+                raise
+
+    async def _unlocked_config(self, vm: PveVm) -> Mapping[str, Any]:
+        """Its configuration, once no other call clones it any more."""
+        deadline = self._clock.monotonic() + UNLOCK_SECONDS
+        while True:
+            config = await self._config(vm)
+            if config.get("lock") not in _CREATING:
+                return config
+            if self._clock.monotonic() > deadline:
+                raise errors.UnknownOutcomeError(f"VM {vm.vmid} is still locked ({config['lock']}) by its clone")
+            await self._clock.sleep(_STEP_SECONDS)
+
+    async def _config(self, vm: PveVm) -> Mapping[str, Any]:
+        found = await self._client.get(f"{vm.path}/config", permission=f"VM.Audit on /vms/{vm.vmid}", current=True)
+        if not isinstance(found, dict):
+            raise errors.UnavailableError(f"expected the configuration of VM {vm.vmid}, found something else")
+        if found.get("name") != vm.name:
+            # A VMID is used again at once after a delete. The name says which VM this is.
+            raise errors.NotFoundError(f"VM {vm.vmid} is no longer {vm.name}, it is {found.get('name')!r}")
+        return found
+
+    # ---- delete
+
+    async def _destroy(self, vm: PveVm) -> bool:
+        """Stops and removes it. False while it is being cloned. The name is compared first."""
+        try:
+            config = await self._config(vm)
+            if config.get("lock") in _CREATING:
+                return False
+            if await self._power(vm) != "stopped":
+                upid = await self._client.change(
+                    "POST", f"{vm.path}/status/stop", permission=f"VM.PowerMgmt on /vms/{vm.vmid}"
+                )
+                await self._client.finish_task(str(upid), permission=f"VM.PowerMgmt on /vms/{vm.vmid}")
+            await self._config(vm)
+            upid = await self._client.change(
+                "DELETE",
+                vm.path,
+                permission=f"VM.Allocate on /vms/{vm.vmid}",
+                purge=True,
+                destroy_unreferenced_disks=True,
+            )
+            await self._client.finish_task(str(upid), permission=f"VM.Allocate on /vms/{vm.vmid}")
+        except errors.NotFoundError:
+            pass
+        return True
+
+    async def _confirm_deleted(self, id: InstanceId) -> Status:
+        return Status.DELETED if await self._inventory.find(id) is None else Status.DELETING
+
+    # ---- answers
+
+    async def _vm(self, found: PveVm, owner: Owner) -> Vm:
+        return Vm(
+            id=InstanceId(found.name),
+            provider_id=_provider_id(found),
+            status=await self._status(found),
+            hostname=found.name,
+            cluster=owner.cluster,
+            shard=owner.shard,
+            tenant=owner.tenant,
+            group=owner.group,
+        )
+
+    async def _status(self, found: PveVm) -> Status:
+        if found.lock in _CREATING:
+            return Status.PENDING
+        if found.status == "running":
+            return Status.RUNNING
+        if found.status != "stopped":
+            return Status.UNKNOWN
+        # The cluster's list is some seconds old: a VM that was just started is still "stopped" in it.
+        try:
+            power, config = await self._power(found), await self._config(found)
+        except errors.NotFoundError:
+            return Status.DELETING
+        if power == "running":
+            return Status.RUNNING
+        return (
+            Status.PENDING
+            if SEED_DEVICE not in config or ownership.is_new(str(config.get("tags") or ""))
+            else (Status.STOPPED)
+        )
+
+    async def _power(self, vm: PveVm) -> str:
+        found = await self._client.get(f"{vm.path}/status/current", permission=f"VM.Audit on /vms/{vm.vmid}")
+        return str(found.get("status")) if isinstance(found, dict) else "unknown"
+
+    async def _owner(self, found: PveVm) -> Owner:
+        owner = ownership.from_tags(found.tags)
+        if owner.is_known and owner.tenant is not None and owner.group is not None:
+            return owner
+        try:
+            return ownership.from_notes(str((await self._config(found)).get("description") or ""))
+        except errors.NotFoundError:
+            return owner
+
+    def _check_owner(self, owner: Owner, id: InstanceId, *, is_optional: bool) -> None:
+        if owner.owned_by(self._scope) or (is_optional and not owner.is_known):
+            return
+        raise errors.PermanentError(
+            f"expected {id} to belong to shard {self._scope.shard} of cluster {self._scope.cluster}, found shard "
+            f"{owner.shard} of cluster {owner.cluster}"
+        )
+
+    def _check_provider_id(self, found: PveVm, provider_id: ProviderId | None) -> None:
+        if provider_id not in (None, _provider_id(found)):
+            raise errors.PermanentError(f"expected provider ID {_provider_id(found)}, found {provider_id}")
+
+    async def _usable_nodes(self) -> Sequence[str]:
+        names = sorted(node.name for node in await self._inventory.nodes() if node.is_usable)
+        if not names:
+            raise errors.UnavailableError("expected a node that is online, found none")
+        return names
+
+
+def draw_vmid(id: InstanceId, attempt: int, vmids: range) -> int:
+    """Random among the cluster's VMs, and the same for every server that creates this instance."""
+    digest = hashlib.sha256(f"{id}/{attempt}".encode()).digest()
+    return vmids[int.from_bytes(digest[:8], "big") % len(vmids)]
+
+
+def _provider_id(vm: PveVm) -> ProviderId:
+    return ProviderId(f"proxmox:///{vm.vmid}/{vm.name}")
+
+
+def _network(current: str, bridge: str, vlan: int | None) -> str:
+    """The model and MAC address stay those of the clone."""
+    parts = [part for part in current.split(",") if part]
+    changes = {"bridge": bridge, "tag": "" if vlan is None else str(vlan)}
+    kept = [part for part in parts if not any(value and part.startswith(f"{key}=") for key, value in changes.items())]
+    return ",".join([*kept, *(f"{key}={value}" for key, value in changes.items() if value)])
+
+
+def _half_made(id: InstanceId, problem: Exception) -> errors.UnknownOutcomeError:
+    return errors.UnknownOutcomeError(f"create of {id}: {problem}; repeat it with the same ID")
+
+
+def _deleted(id: InstanceId) -> errors.PermanentError:
+    return errors.PermanentError(f"{id} was deleted; a new instance needs a new ID")
+
+
+def open_proxmox(scope: port.Scope, access: Access, clock: Clock, settings: ProxmoxSettings) -> ProxmoxProvider:
+    return ProxmoxProvider(scope, ProxmoxClient(access, clock), clock, settings)

@@ -1,0 +1,124 @@
+"""Whole servers on AWS: real servers in this process, moto behind the strict stand-in as their cloud."""
+
+import asyncio
+import base64
+import contextlib
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from component.whole_server import Json, World, config
+from nstance.aws.encoding import entries
+from nstance.clock import SystemClock
+from nstance.dev.aws.books import Params
+from nstance.dev.aws.moto import AMI, Moto
+from nstance.dev.aws.rules import Rules
+from nstance.dev.aws.stand_in import StandIn
+from nstance.model.ids import InstanceId
+from nstance.model.instance import State
+from support.eventually import eventually
+from support.moto_server import KEYS, REGION, fresh_moto, moto_call
+
+TYPE = "m5.large"
+USERDATA = "{{ .Instance.ID }} {{ .Nonce }}"  # enough for a light agent
+LIVING = (State.PENDING, State.STARTING, State.RUNNING)
+
+
+class AwsServers(World):
+    def __init__(self, dir: Path, url: str, stand_in: StandIn) -> None:
+        self.url, self.stand_in = url, stand_in
+        found = entries(moto_call(url, "DescribeSubnets"), "subnetSet")
+        self.subnets = sorted(str(each["subnetId"]) for each in found)[:2]
+        self.problems: list[str] = []
+        self.launches: Counter[str] = Counter()  # living VMs of each instance, by the stand-in's own books
+        self._ids: dict[str, str] = {}
+        self._interrupted: set[str] = set()
+        super().__init__(dir, self.settings(0), agents=False)
+        stand_in.instances.on_launch, stand_in.instances.on_end = self._on_launch, self._on_end
+
+    def settings(self, size: int, **shard: Any) -> Json:
+        made = config(
+            groups={"default": {"web": {"template": "web", "size": size, "args": {"ImageId": AMI}}}},
+            infra={"provider": "aws", "region": REGION, "options": {"endpoint": self.stand_in.url}},
+            subnet_pools={"main": self.subnets},
+            capacity_retry="2s",
+            garbage_collection={"interval": "2s", "registration_timeout": "30m"},
+            **shard,
+        )
+        made["templates"]["web"] |= {"instance_type": TYPE, "userdata": {"content": USERDATA}, "files": {}}
+        return made
+
+    def open_provider(self, name: str) -> None:
+        """The configuration names it."""
+
+    async def resize(self, size: int, **shard: Any) -> None:
+        self.configure(self.settings(size, **shard))
+        for server in self.servers.values():
+            if server.server.server is not None and not server.task.done():
+                await server.active_config.refresh()
+
+    async def interrupt(self, instance: str) -> None:
+        self._interrupted.add(instance)
+        await self.stand_in.instances.interrupt(instance)
+
+    async def settle(self, size: int, *, seconds: float = 600.0) -> None:
+        """Wait for the size, by the records and by moto's own books: a VM that a person took away is noticed later."""
+
+        async def is_settled() -> bool:
+            return self._has(size) and await self._compare() == (set(), set()) and self._has(size)
+
+        try:
+            await eventually(is_settled, seconds=seconds, interval=0.2 + size / 200)
+        except AssertionError as late:
+            records = Counter(record.state.value for record in self.leader.shard.instances.values())
+            leaked, lost = await self._compare()
+            raise AssertionError(f"leaked {leaked}, lost {lost}, records {dict(records)}") from late
+        assert not self.problems, self.problems  # two VMs of one instance would be among them
+
+    def _has(self, size: int) -> bool:
+        if not any(server.lead is not None for server in self.servers.values()):
+            return False
+        records = self.leader.shard.instances.values()
+        alive = [record for record in records if record.state in LIVING]
+        leaving = [record for record in records if record.state in (State.DRAINING, State.DELETING)]
+        return len(alive) == size and not leaving and all(record.state is not State.PENDING for record in alive)
+
+    async def _compare(self) -> tuple[set[str], set[str]]:
+        """VMs without a record, and records without their VM."""
+        existing = (await self.stand_in.instances.existing()).items()
+        records = {r.provider_id: r.id for r in self.leader.shard.instances.values() if r.state in LIVING}.items()
+        return {str(id) for id, _ in existing - records}, {str(id) for id, _ in records - existing}
+
+    def _on_launch(self, instance: str, params: Params) -> None:
+        id = base64.b64decode(params.get("UserData", "")).decode().partition(" ")[0]
+        self._ids[instance] = id
+        self.launches[id] += 1
+        if self.launches[id] > 1:
+            self.problems.append(f"{id} has {self.launches[id]} VMs")
+
+    def _on_end(self, instance: str) -> None:
+        id = self._ids.get(instance, "")
+        self.launches[id] -= 1
+        if instance in self._interrupted:
+            return
+        for server in self.servers.values():
+            record = server.lead.shard.instances.get(InstanceId(id)) if server.lead is not None else None
+            if record is not None and record.state in LIVING:
+                self.problems.append(f"the VM of {id} was deleted while it was {record.state.value}")
+
+
+@contextlib.asynccontextmanager
+async def aws_servers(dir: Path, rules: Rules | None = None, *, url: str = "") -> AsyncIterator[AwsServers]:
+    """`url`: of an empty moto."""
+    url = url or await asyncio.to_thread(fresh_moto)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, KEYS))  # as every AWS tool takes them
+        moto = Moto(url, REGION)
+        stack.push_async_callback(moto.close)
+        stand_in = StandIn(moto, SystemClock(), rules)
+        await stand_in.start()
+        stack.push_async_callback(stand_in.close)
+        yield await stack.enter_async_context(AwsServers(dir, url, stand_in))

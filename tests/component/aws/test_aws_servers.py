@@ -1,0 +1,121 @@
+"""Whole servers on AWS by moto's own books: no VM is lost, leaked or doubled, whatever happens to the calls."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from component.aws import schedules
+from component.aws.aws_servers import AwsServers, aws_servers
+from nstance.dev.aws.rules import LOST_REPLY, OUTAGE, Fault, Rules
+from nstance.model.ids import GroupKey, GroupName, TenantId
+from support.eventually import eventually
+
+WEB = GroupKey(TenantId("default"), GroupName("web"))
+REVOKED = Fault("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
+ENDED = Fault("RequestExpired", "Request has expired.")
+
+
+@pytest.fixture(autouse=True)
+def impatient() -> Iterator[None]:
+    with schedules.impatient():
+        yield
+
+
+def last_error(world: AwsServers) -> str:
+    """What `status` shows of the group."""
+    return world.leader.shard.trend(WEB).last_error
+
+
+async def test_a_group_grows_and_shrinks(tmp_path: Path) -> None:
+    async with aws_servers(tmp_path) as world:
+        await world.resize(5)
+        await world.start("a")
+        await world.settle(5)
+        await world.resize(2)
+        await world.settle(2)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_random_schedules_of_faults(seed: int) -> None:
+    """The command in `schedules.py` runs hundreds of them."""
+    await schedules.run_seed(seed, 20)
+
+
+@pytest.mark.timeout(900)
+async def test_lost_replies_of_300_creates_make_300_vms(tmp_path: Path) -> None:
+    async with aws_servers(tmp_path, Rules(page_size=100)) as world:
+        world.stand_in.rules.add("RunInstances", *[LOST_REPLY if n % 4 == 0 else Fault() for n in range(300)])
+        world.stand_in.rules.visible_after = 3.0
+        await world.resize(300)
+        await world.start("a")
+        await world.settle(300)
+        await asyncio.gather(*(world.interrupt(id) for id in sorted(await world.stand_in.instances.existing())[:50]))
+        await world.settle(300)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [(OUTAGE, "Unavailable"), (REVOKED, "does not accept the credentials"), (ENDED, "does not accept the credentials")],
+    ids=["outage", "killed credentials", "expired token"],
+)
+async def test_an_account_that_is_away_is_shown_deletes_nothing_and_heals(
+    tmp_path: Path, fault: Fault, says: str
+) -> None:
+    async with aws_servers(tmp_path) as world:
+        await world.resize(3)
+        server = await world.start("a")
+        await world.settle(3)
+        before = await world.stand_in.instances.existing()
+        world.stand_in.rules.outages["*"] = fault
+        await world.resize(5)
+        await server.until(lambda: says in last_error(world))
+        calls = len(world.stand_in.books.calls)
+        await server.until(lambda: len(world.stand_in.books.calls) > calls + 5)  # it goes on asking
+        assert await world.stand_in.instances.existing() == before
+        world.stand_in.rules.heal()
+        await world.settle(5)
+        assert before.items() <= (await world.stand_in.instances.existing()).items()
+        await server.until(lambda: last_error(world) == "")
+
+
+async def test_a_half_denied_policy_names_the_permission_and_heals(tmp_path: Path) -> None:
+    """RunInstances is denied, everything else allowed."""
+    async with aws_servers(tmp_path) as world:
+        await world.resize(2)
+        server = await world.start("a")
+        await world.settle(2)
+        before = await world.stand_in.instances.existing()
+        world.stand_in.rules.deny("RunInstances")
+        await world.resize(4)
+        await server.until(lambda: "AWS denied ec2:RunInstances" in last_error(world))
+        assert await world.stand_in.instances.existing() == before
+        world.stand_in.rules.heal()
+        await world.settle(4)
+
+
+async def test_a_denied_terminate_keeps_its_record_and_heals(tmp_path: Path) -> None:
+    async with aws_servers(tmp_path) as world:
+        await world.resize(2)
+        server = await world.start("a")
+        await world.settle(2)
+        world.stand_in.rules.deny("TerminateInstances")
+        await world.resize(1)
+        await server.until(lambda: world.stand_in.books.count("TerminateInstances") > 2)
+        assert len(await world.stand_in.instances.existing()) == 2
+        world.stand_in.rules.heal()
+        await world.settle(1)
+
+
+async def test_credentials_that_cannot_be_refreshed_are_an_event(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aws_servers(tmp_path) as world:
+        await world.resize(1)
+        server = await world.start("a")
+        await world.settle(1)
+        client = server.configured.env.provider._client  # type: ignore[attr-defined]
+        client.on_credentials_failure("failed to refresh AWS credentials: nobody answers")
+        await eventually(lambda: "failed to refresh AWS credentials: nobody answers" in caplog.text)
+        assert any(getattr(record, "reason", "") == "credentials" for record in caplog.records)

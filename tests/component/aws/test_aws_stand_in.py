@@ -1,0 +1,134 @@
+"""The stand-in speaks as AWS does: AWS's own SDK reads its replies and errors by its own models."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from contracts.aws_world import AwsWorld, aws_world
+from nstance.dev.aws.moto import AMI
+from nstance.dev.aws.rules import THROTTLED, Offer, Rules
+from support.moto_server import REGION
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AwsWorld]:
+    async with aws_world(Rules(page_size=2)) as made:
+        yield made
+
+
+def client(world: AwsWorld, service: str) -> Any:
+    config = boto3.session.Config(retries={"total_max_attempts": 1})
+    return boto3.client(
+        service,
+        endpoint_url=world.stand_in.url,
+        region_name=REGION,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=config,
+    )
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """The SDK blocks, and the stand-in runs in this loop."""
+    return await asyncio.to_thread(work)
+
+
+def launch(ec2: Any, token: str, **fields: Any) -> str:
+    fields = {"InstanceType": "m5.large", "ImageId": AMI, "MinCount": 1, "MaxCount": 1, "ClientToken": token, **fields}
+    return str(ec2.run_instances(**fields)["Instances"][0]["InstanceId"])
+
+
+def refused(work: Callable[[], object]) -> str:
+    with pytest.raises(ClientError) as caught:
+        work()
+    return str(caught.value.response["Error"]["Code"])
+
+
+async def test_tokens(world: AwsWorld) -> None:
+    def use() -> None:
+        ec2 = client(world, "ec2")
+        first = launch(ec2, "one")
+        assert launch(ec2, "one") == first
+        assert refused(lambda: launch(ec2, "one", InstanceType="t3.large")) == "IdempotentParameterMismatch"
+        ec2.terminate_instances(InstanceIds=[first])
+        assert refused(lambda: launch(ec2, "one")) == "IdempotentInstanceTerminated"
+        assert refused(lambda: ec2.terminate_instances(InstanceIds=["elsewhere"])) == "InvalidInstanceID.Malformed"
+
+    await beside(use)
+
+
+async def test_pages_and_instances_that_are_not_visible_yet(world: AwsWorld) -> None:
+    def use() -> None:
+        ec2 = client(world, "ec2")
+        made = {launch(ec2, f"token-{number}") for number in range(5)} | {world.server}
+        pages = list(ec2.get_paginator("describe_instances").paginate())
+        shown = {each["InstanceId"] for page in pages for group in page["Reservations"] for each in group["Instances"]}
+        assert (len(pages), shown) == (3, made)
+        world.stand_in.rules.visible_after = 3600.0
+        hidden = launch(ec2, "hidden")
+        assert refused(lambda: ec2.describe_instances(InstanceIds=[hidden])) == "InvalidInstanceID.NotFound"
+
+    await beside(use)
+
+
+async def test_limits(world: AwsWorld) -> None:
+    def use() -> None:
+        ec2, rules = client(world, "ec2"), world.stand_in.rules
+        rules.capacity[Offer(instance_type="m5.large")] = 1
+        launch(ec2, "a")
+        assert refused(lambda: launch(ec2, "b")) == "InsufficientInstanceCapacity"
+        rules.add("DescribeInstances", THROTTLED)
+        assert refused(ec2.describe_instances) == "RequestLimitExceeded"
+        rules.capacity.clear()
+        rules.bucket_size, rules.bucket_refill = 2, 0.001
+        assert [launch(ec2, token) for token in ("c", "d")]
+        assert refused(lambda: launch(ec2, "e")) == "RequestLimitExceeded"
+        assert refused(lambda: launch(ec2, "f", UserData="x" * 17_000)) == "InvalidParameterValue"
+
+    await beside(use)
+
+
+async def test_targets_and_other_services(world: AwsWorld) -> None:
+    def use() -> None:
+        elb, s3 = client(world, "elbv2"), client(world, "s3")
+        arn = world.target_group("web")
+        world.stand_in.rules.deregistration_seconds, world.stand_in.rules.healthy_after = 3600.0, 3600.0
+        elb.register_targets(TargetGroupArn=arn, Targets=[{"Id": world.server}])
+        health = elb.describe_target_health(TargetGroupArn=arn)["TargetHealthDescriptions"]
+        assert [each["TargetHealth"]["State"] for each in health] == ["initial"]
+        elb.deregister_targets(TargetGroupArn=arn, Targets=[{"Id": world.server}])
+        health = elb.describe_target_health(TargetGroupArn=arn)["TargetHealthDescriptions"]
+        assert [each["TargetHealth"]["State"] for each in health] == ["draining"]
+        unknown = [{"Id": "i-00000000000000000"}]
+        assert refused(lambda: elb.register_targets(TargetGroupArn=arn, Targets=unknown)) == "InvalidTarget"
+        s3.create_bucket(Bucket="some", CreateBucketConfiguration={"LocationConstraint": REGION})
+        s3.put_object(Bucket="some", Key="a", Body=b"b", IfNoneMatch="*")
+        assert s3.get_object(Bucket="some", Key="a")["Body"].read() == b"b"
+
+    await beside(use)
+
+
+async def test_the_command_prints_its_endpoint_and_ends_by_a_signal() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "nstance.dev.aws",
+        "--capacity",
+        "m5.large:0",
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ,
+    )
+    assert process.stdout is not None
+    url = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
+    assert url.startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 60) == 0
