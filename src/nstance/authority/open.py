@@ -5,10 +5,12 @@ leader: the server that loses the race adopts the winner's. The trap: a new CA o
 every VM of the cluster, so anything but a clear "there is none, and never was" is fatal.
 """
 
+import asyncio
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nstance.authority import errors, keyset
-from nstance.authority.vault import Vault
+from nstance.authority.vault import Held, Vault
 from nstance.clock import Clock, Rng
 from nstance.config import storage_keys
 from nstance.model.ids import ClusterId
@@ -17,6 +19,8 @@ from nstance.objects.port import Key, ObjectStore
 from nstance.pki import ca, fields, keys
 from nstance.secretstore import errors as secrets
 from nstance.secretstore import kinds, port, sealing
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,20 @@ async def open_authority(
     """`create`: create what is missing, as servers do; tools only read. Raises AuthorityError, which is final, and storage
     errors, after which it may be called again."""
     safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=rng)
-    # Read before the sealed object: they are created in the opposite order, so that a certificate proves a sealed CA.
-    certificate = await settle.read(store, places.ca_certificate)
+    # All at once, because on slow storage each wait counts; errors are raised in this order.
+    found = await asyncio.gather(
+        settle.read(store, places.ca_certificate),
+        safe.read(places.sealed_ca),
+        safe.read(places.nonce_key),
+        return_exceptions=True,
+    )
+    certificate = _result(found[0])
     if certificate is not None:
         _check_cluster(certificate.body, cluster, places)
-    held = await safe.read(places.sealed_ca)
+    held, nonce_held = _result(found[1]), _result(found[2])
+    if held is None and certificate is not None:
+        # The certificate is created after the sealed CA, and proves it; but it may have been read after that one.
+        held = await safe.read(places.sealed_ca)
     if held is None:
         if certificate is not None:
             raise errors.UnreadableError(
@@ -83,9 +96,15 @@ async def open_authority(
         if not create:
             raise errors.NotFoundError(f"there is no CA at {places.sealed_ca} yet; start a server of the cluster first")
         made = ca.new_ca(cluster, now=clock.wall(), rng=rng, subject=subject, life=life)
-        held = await safe.create(places.sealed_ca, keyset.dump_cas(cluster, [keyset.DatedCa(made, 0)]))
-    cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)
-    nonce_keys = await _nonce_keys(safe, places, create=create)
+        created, nonce_key = await asyncio.gather(
+            safe.create(places.sealed_ca, keyset.dump_cas(cluster, [keyset.DatedCa(made, 0)])),
+            _create_nonce_key(safe, places, nonce_held, create=create),
+        )
+        cas = keyset.load_cas(created.plain, cluster=cluster, name=places.sealed_ca)
+    else:
+        cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)  # before anything is created
+        nonce_key = await _create_nonce_key(safe, places, nonce_held, create=create)
+    nonce_keys = keyset.load_nonce_keys(nonce_key.plain, cluster=cluster, name=places.nonce_key)
     opened = keyset.authority(cluster, cas, nonce_keys)
     if create and certificate is None:
         await settle.create_or_adopt(store, places.ca_certificate, opened.bundle.encode())
@@ -102,14 +121,20 @@ async def find_cluster(store: ObjectStore, places: Places) -> ClusterId:
     return _owner(certificate.body, places)
 
 
-async def _nonce_keys(safe: Vault, places: Places, *, create: bool) -> list[keyset.DatedKey]:
-    held = await safe.read(places.nonce_key)
-    if held is None:
-        if not create:
-            raise errors.NotFoundError(f"there is no {places.nonce_key} yet; start a server of the cluster first")
-        made = keyset.DatedKey(keys.generate(safe.rng), 0)
-        held = await safe.create(places.nonce_key, keyset.dump_nonce_keys(safe.cluster, [made]))
-    return keyset.load_nonce_keys(held.plain, cluster=safe.cluster, name=places.nonce_key)
+def _result(found: T | BaseException) -> T:
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+async def _create_nonce_key(safe: Vault, places: Places, held: Held | None, *, create: bool) -> Held:
+    """`held`: what was read."""
+    if held is not None:
+        return held
+    if not create:
+        raise errors.NotFoundError(f"there is no {places.nonce_key} yet; start a server of the cluster first")
+    made = keyset.DatedKey(keys.generate(safe.rng), 0)
+    return await safe.create(places.nonce_key, keyset.dump_nonce_keys(safe.cluster, [made]))
 
 
 def _check_cluster(bundle: bytes, cluster: ClusterId, places: Places) -> None:

@@ -70,9 +70,15 @@ def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
             revoked=document["revoked"],
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise errors.UnreadableError(
-            f"{key} is damaged: {type(error).__name__}: {error}; restore it from a backup"
-        ) from error
+        raise errors.UnreadableError(f"{key} is damaged: {_describe(error)}; restore it from a backup") from error
     if registration.cluster != cluster:
         raise errors.WrongClusterError(f"{key} belongs to cluster {registration.cluster}, expected {cluster}")
     return registration
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"expected JSON, found an error in line {error.lineno}, column {error.colno} ({error.msg})"
+    if isinstance(error, KeyError):
+        return f"expected the field {error.args[0]}, found none"
+    return f"expected an operator's registration, found other content ({error})"

@@ -25,6 +25,10 @@ class UnavailableError(StorageError):
     code = "unavailable"
 
 
+class ContendedError(UnavailableError):
+    """Nothing was applied because another write to this object was in progress."""
+
+
 class PermissionDeniedError(StorageError):
     """The store denies access (credentials, permissions, no such bucket). Retrying does not help: stop and report it."""
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from nstance.objects import errors
-from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url
 
 T = TypeVar("T")
 Observe = Callable[[str, str], None]  # (operation, outcome)
@@ -42,6 +42,9 @@ class ObservedStore:
             self._observe("list", problem.code)
             raise
         self._observe("list", "ok")
+
+    async def sign_url(self, key: Key, *, seconds: float) -> str:
+        return await sign_url(self._store, key, seconds=seconds)  # no request to the store
 
     async def close(self) -> None:
         await self._store.close()

@@ -8,7 +8,7 @@ bytes to one key: some stores' versions are content hashes.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 from nstance.objects import errors
 
@@ -72,3 +72,19 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class UrlSigner(Protocol):
+    """A store whose objects can be read over HTTP by somebody without credentials."""
+
+    async def sign_url(self, key: Key, *, seconds: float) -> str:
+        """A URL for a GET of the object, which need not exist. Raises UnavailableError."""
+        ...
+
+
+async def sign_url(store: ObjectStore, key: Key, *, seconds: float) -> str:
+    """Raises PermissionDeniedError if the store cannot sign URLs, UnavailableError."""
+    if not isinstance(store, UrlSigner):
+        raise errors.PermissionDeniedError(f"expected a store that signs URLs (s3), found {store!r}; use a URL instead")
+    return await store.sign_url(key, seconds=seconds)

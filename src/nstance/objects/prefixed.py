@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from nstance.objects import keys
-from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url
 
 
 class PrefixedStore:
@@ -34,6 +34,9 @@ class PrefixedStore:
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
         async for key in self._store.list(self._prefix + prefix, after=self._prefix + after if after else ""):
             yield Key(key[len(self._prefix) :])
+
+    async def sign_url(self, key: Key, *, seconds: float) -> str:
+        return await sign_url(self._store, self._full(key), seconds=seconds)
 
     async def close(self) -> None:
         await self._store.close()

@@ -107,6 +107,11 @@ class S3Store:
                     elif key > prefix:
                         return
 
+    async def sign_url(self, key: Key, *, seconds: float) -> str:
+        keys.check(key)
+        with self._reading(f"sign {key}"):
+            return await obstore.sign_async(self._store, "GET", key, datetime.timedelta(seconds=seconds))
+
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -160,7 +165,9 @@ class S3Store:
                 return errors.PermissionDeniedError(f"{message}; create the bucket, or correct its name")
             case 400 if code == "RequestTimeout":
                 return otherwise(message)
-            case 404 | 409 | 429:
+            case 409:
+                return errors.ContendedError(message)
+            case 404 | 429:
                 return errors.UnavailableError(message)
             case 501:
                 return errors.PermissionDeniedError(f"{message}; the store lacks a required feature")

@@ -1,10 +1,16 @@
-"""Reading the encryption key from its source."""
+"""Reading encryption keys from their sources."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
-from nstance.secretstore import errors, sealing
+from nstance.secretstore import errors, port, sealing
+from nstance.secretstore.aws import key_sources
+from nstance.secretstore.aws.clients import AwsClients
+from nstance.secretstore.aws.parameter_store import hierarchy
 
 DEFAULT_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
 
@@ -16,32 +22,90 @@ class KeySource(Enum):
     FILE = "file"
     AWS_SECRETS_MANAGER = "aws-secrets-manager"
     AWS_PARAMETER_STORE = "aws-parameter-store"
+    AWS_KMS = "aws-kms"
     GOOGLE_SECRET_MANAGER = "google-secret-manager"
 
 
-def read_key(provider: str, source: str = "", *, environment: Mapping[str, str]) -> bytes:
-    """`source` is the name of a variable or the path of a file. Raises BadKeyError."""
+class Location(Protocol):
+    """Where a key is."""
+
+    @property
+    def provider(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLocation:
+    provider: str
+    source: str
+
+
+async def read_keyring(
+    current: Location, old: Sequence[Location], *, environment: Mapping[str, str], aws: AwsClients
+) -> sealing.Keyring:
+    """Raises BadKeyError for a missing or malformed key, and other errors if a store of keys cannot be read."""
+    first, *rest = [
+        key
+        for location in (current, *old)
+        for key in await read_key(location.provider, location.source, environment=environment, aws=aws)
+    ]
+    return sealing.Keyring(first, tuple(rest))
+
+
+async def read_key(
+    provider: str, source: str = "", *, environment: Mapping[str, str], aws: AwsClients
+) -> tuple[bytes, ...]:
+    """The key, then older values that the source still has. `source` is the name of a variable, file, secret or parameter,
+    or an encrypted data key."""
     if provider == KeySource.ENV.value:
         variable = source or DEFAULT_VARIABLE
         text = environment.get(variable, "")
         if not text:
             raise errors.BadKeyError(f"no encryption key: the environment variable {variable} is not set")
-        return _parse(text, f"environment variable {variable}")
+        return (_parse(text, f"environment variable {variable}"),)
+    if not source and provider in {kind.value for kind in KeySource}:
+        needed = "the path of a file" if provider == KeySource.FILE.value else "the name of the secret"
+        raise errors.BadKeyError(f"no encryption key: the key provider {provider!r} needs {needed} as its source")
     if provider == KeySource.FILE.value:
-        if not source:
-            raise errors.BadKeyError(
-                "no encryption key: the key provider 'file' needs the path of a file as its source"
-            )
-        try:
-            with Path(source).open("rb") as file:
-                data = file.read(_MAX_FILE)
-        except OSError as error:
-            raise errors.BadKeyError(f"no encryption key: failed to read {source}: {error.strerror}") from error
-        return _parse(data, source)
+        return (_parse(_read_file(source), source),)
+    if provider == KeySource.AWS_SECRETS_MANAGER.value:
+        return await key_sources.read_secret_key(aws, source)
+    if provider == KeySource.AWS_PARAMETER_STORE.value:
+        return await key_sources.read_parameter_key(aws, source)
+    if provider == KeySource.AWS_KMS.value:
+        return await key_sources.unwrap_data_key(aws, source)
     known = ", ".join(kind.value for kind in KeySource)
-    if provider in {kind.value for kind in KeySource}:
-        raise errors.BadKeyError(f"the key provider {provider!r} is not built yet; use 'env' or 'file'")
+    if provider == KeySource.GOOGLE_SECRET_MANAGER.value:
+        raise errors.BadKeyError(f"the key provider {provider!r} is not built yet; use another one of {known}")
     raise errors.BadKeyError(f"expected a key provider of {known}, found {provider!r}")
+
+
+def stored_key(kind: str, prefix: str) -> KeyLocation | None:
+    """Where the key is that a cloud's secret store holds itself; None for stores that need one of the configuration."""
+    if kind == KeySource.AWS_SECRETS_MANAGER.value:
+        return KeyLocation(kind, prefix + port.ENCRYPTION_KEY)
+    if kind == KeySource.AWS_PARAMETER_STORE.value:
+        return KeyLocation(kind, hierarchy(prefix) + port.ENCRYPTION_KEY)
+    return None
+
+
+async def create_stored_key(location: Location, aws: AwsClients) -> None:
+    """A new key where `stored_key` says, unless another server was faster."""
+    with contextlib.suppress(errors.AlreadyExistsError):
+        if location.provider == KeySource.AWS_SECRETS_MANAGER.value:
+            await key_sources.create_secret_key(aws, location.source)
+        else:
+            await key_sources.create_parameter_key(aws, location.source)
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MAX_FILE)
+    except OSError as error:
+        raise errors.BadKeyError(f"no encryption key: failed to read {path}: {error.strerror}") from error
 
 
 def _parse(key: str | bytes, where: str) -> bytes:

@@ -1,6 +1,7 @@
 """From the configuration to a secret store."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import env, errors, file, port, sealed, sealing
+from nstance.secretstore.aws.clients import AwsClients
+from nstance.secretstore.aws.parameter_store import ParameterStore
+from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
 
 
 class StoreKind(Enum):
@@ -17,6 +21,16 @@ class StoreKind(Enum):
     AWS_SECRETS_MANAGER = "aws-secrets-manager"
     AWS_PARAMETER_STORE = "aws-parameter-store"
     GOOGLE_SECRET_MANAGER = "google-secret-manager"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """What secret stores are built on."""
+
+    objects: ObjectStore
+    aws: AwsClients
+    environment: Mapping[str, str]
+    rng: Rng
 
 
 def sealer(keyring: sealing.Keyring | None, *, insecure_dev: bool) -> sealing.Sealer:
@@ -31,29 +45,39 @@ def sealer(keyring: sealing.Keyring | None, *, insecure_dev: bool) -> sealing.Se
     )
 
 
+def cloud_prefix(prefix: str, cluster: ClusterId) -> str:
+    """Of names in a cloud's secret store, which many clusters may share."""
+    return prefix or f"nstance/{cluster}/"
+
+
 def open_store(
     kind: str,
+    backends: Backends,
     *,
-    objects: ObjectStore,
     prefix: str,
-    sealer: sealing.Sealer | None,
     cluster: ClusterId,
-    rng: Rng,
-    environment: Mapping[str, str],
+    sealer: sealing.Sealer | None,
+    refresh: sealed.Refresh | None = None,
 ) -> port.SecretStore:
-    """`prefix`: of the object keys (`cluster/secret/`); for `file` the directory; for `env` the prefix of the variables."""
+    """`prefix`: of the object keys (`cluster/secret/`) or of names in a cloud's store; for `file` the directory; for `env`
+    the prefix of the variables."""
     if kind == StoreKind.OBJECT_STORAGE.value:
         if sealer is None:
             raise errors.BadKeyError("secrets in object storage need an encryption key")
-        return sealed.SealedStore(objects, prefix=prefix, sealer=sealer, cluster=cluster, rng=rng)
+        return sealed.SealedStore(
+            backends.objects, prefix=prefix, sealer=sealer, cluster=cluster, rng=backends.rng, refresh=refresh
+        )
     if kind == StoreKind.FILE.value:
         if not prefix:
             raise errors.PermanentError("the secret store 'file' needs a directory as its prefix")
         return file.FileStore(Path(prefix))
     if kind == StoreKind.ENV.value:
-        return env.EnvStore(environment, prefix=prefix or env.DEFAULT_PREFIX)
-    if kind in {known.value for known in StoreKind}:
-        raise errors.PermanentError(
-            f"the secret store {kind!r} is not built yet; use 'object-storage', 'file' or 'env'"
-        )
-    raise errors.PermanentError(f"expected a secret store of {', '.join(k.value for k in StoreKind)}, found {kind!r}")
+        return env.EnvStore(backends.environment, prefix=prefix or env.DEFAULT_PREFIX)
+    if kind == StoreKind.AWS_SECRETS_MANAGER.value:
+        return SecretsManagerStore(backends.aws, prefix=cloud_prefix(prefix, cluster))
+    if kind == StoreKind.AWS_PARAMETER_STORE.value:
+        return ParameterStore(backends.aws, prefix=cloud_prefix(prefix, cluster))
+    known = ", ".join(each.value for each in StoreKind)
+    if kind == StoreKind.GOOGLE_SECRET_MANAGER.value:
+        raise errors.PermanentError(f"the secret store {kind!r} is not built yet; use another one of {known}")
+    raise errors.PermanentError(f"expected a secret store of {known}, found {kind!r}")

@@ -1,7 +1,8 @@
 """The port to secrets.
 
-Values are small and opaque. The trap: the registration nonce key is stored among the secrets in object storage, and a
-file of kind `secret` could otherwise name it and deliver it to a VM. `check_name` rejects it; only `authority` reads it.
+Values are small and opaque. The trap: keys of Nstance itself are stored among the secrets (the nonce key in object
+storage, the encryption key in a cloud's store), and a file of kind `secret` could otherwise name one and deliver it to a VM.
+`check_name` rejects them.
 """
 
 import re
@@ -12,7 +13,8 @@ from nstance.secretstore import errors
 SecretName = NewType("SecretName", str)
 
 NONCE_KEY = "registration-nonce.key"
-RESERVED = frozenset({NONCE_KEY})
+ENCRYPTION_KEY = "cluster-encryption.key"
+RESERVED = frozenset({NONCE_KEY, ENCRYPTION_KEY})
 MAX_VALUE = 256 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

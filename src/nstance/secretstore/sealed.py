@@ -1,6 +1,6 @@
 """Encrypted secrets in object storage, shared by all servers and admin tools of the cluster."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from nstance.clock import Rng
@@ -10,17 +10,28 @@ from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore
 from nstance.secretstore import errors, port, sealing
 
+Refresh = Callable[[], Awaitable[sealing.Sealer]]
+
 
 class SealedStore:
     def __init__(
-        self, store: ObjectStore, *, prefix: str, sealer: sealing.Sealer, cluster: ClusterId, rng: Rng
+        self,
+        store: ObjectStore,
+        *,
+        prefix: str,
+        sealer: sealing.Sealer,
+        cluster: ClusterId,
+        rng: Rng,
+        refresh: Refresh | None = None,
     ) -> None:
-        """`prefix` is that of the keys, as in `cluster/secret/`."""
+        """`prefix` is that of the keys, as in `cluster/secret/`. `refresh` reads the encryption keys again: it is called
+        for a secret that the known ones cannot open, because the key may have been rotated."""
         self._store = store
         self._prefix = prefix
         self._sealer = sealer
         self._cluster = cluster
         self._rng = rng
+        self._refresh = refresh
 
     async def get(self, name: str) -> bytes:
         key = self._key(name)
@@ -28,7 +39,13 @@ class SealedStore:
             found = await settle.read(self._store, key)
         if found is None:
             raise errors.NotFoundError(f"no secret {name!r}")
-        return self._sealer.open(found.body, cluster=self._cluster, name=key)
+        try:
+            return self._sealer.open(found.body, cluster=self._cluster, name=key)
+        except errors.DecryptionError:
+            if self._refresh is None:
+                raise
+            self._sealer = await self._refresh()
+            return self._sealer.open(found.body, cluster=self._cluster, name=key)
 
     async def create(self, name: str, value: bytes) -> None:
         key = self._key(name)

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.clock import SystemRng
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import ClusterId
 from nstance.secretstore import errors, keys, kinds, sealing
+from nstance.secretstore.aws.clients import AwsClients
 
 CLUSTER = ClusterId("prod")
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
@@ -141,12 +142,27 @@ def test_a_ring_takes_only_keys_of_32_bytes() -> None:
             sealing.Keyring(*ring)
 
 
-def test_key_sources(tmp_path: Path) -> None:
+AWS = AwsClients(region="", clock=SystemClock(), rng=CHANCE, environment={})
+
+
+async def test_key_sources(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(KEY)
-    assert keys.read_key("file", str(path), environment={}) == KEY
-    assert keys.read_key("env", environment={"NSTANCE_ENCRYPTION_KEY": KEY.hex()}) == KEY
-    assert keys.read_key("env", "MY_KEY", environment={"MY_KEY": KEY.hex()}) == KEY
+    assert await keys.read_key("file", str(path), environment={}, aws=AWS) == (KEY,)
+    assert await keys.read_key("env", environment={"NSTANCE_ENCRYPTION_KEY": KEY.hex()}, aws=AWS) == (KEY,)
+    assert await keys.read_key("env", "MY_KEY", environment={"MY_KEY": KEY.hex()}, aws=AWS) == (KEY,)
+
+
+async def test_a_ring_of_keys_from_several_sources(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    ring = await keys.read_keyring(
+        keys.KeyLocation("env", "MY_KEY"),
+        [keys.KeyLocation("file", str(path))],
+        environment={"MY_KEY": NEW.hex()},
+        aws=AWS,
+    )
+    assert (ring.current, ring.old) == (NEW, (KEY,))
 
 
 @pytest.mark.parametrize(
@@ -156,15 +172,22 @@ def test_key_sources(tmp_path: Path) -> None:
         ("env", "WRONG", "environment variable WRONG: expected an encryption key of 32 bytes"),
         ("file", "", "needs the path"),
         ("file", "/does/not/exist", "failed to read /does/not/exist: No such file"),
-        ("aws-secrets-manager", "x", "not built yet"),
-        ("aws-parameter-store", "x", "not built yet"),
+        ("aws-secrets-manager", "", "needs the name of the secret"),
+        ("aws-parameter-store", "", "needs the name of the secret"),
+        ("aws-kms", "no base64!", "expected an encrypted data key in base64"),
         ("google-secret-manager", "x", "not built yet"),
         ("vault", "x", "expected a key provider of env, file"),
     ],
 )
-def test_key_sources_that_have_none(provider: str, source: str, says: str) -> None:
+async def test_key_sources_that_have_none(provider: str, source: str, says: str) -> None:
     with pytest.raises(errors.BadKeyError, match=says):
-        keys.read_key(provider, source, environment={"WRONG": "hunter2"})
+        await keys.read_key(provider, source, environment={"WRONG": "hunter2"}, aws=AWS)
+
+
+@pytest.mark.parametrize("provider", ["aws-secrets-manager", "aws-parameter-store"])
+async def test_without_a_region_aws_is_not_asked(provider: str) -> None:
+    with pytest.raises(errors.PermanentError, match=r"set cluster\.secrets\.region or AWS_REGION"):
+        await keys.read_key(provider, "x", environment={}, aws=AWS)
 
 
 def test_without_a_key_nothing_is_sealed_unless_requested() -> None:

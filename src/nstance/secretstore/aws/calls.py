@@ -1,0 +1,97 @@
+"""Calls to AWS's secret services, with failures as errors of the secret port.
+
+An error names the secret and, where AWS denies a call, the permission that is missing. The trap: AWS also denies a call on
+a secret that does not exist when the policy lists secrets by name, so a denial is never read as an absence.
+"""
+
+import asyncio
+import re
+
+from nstance.aws.client import KMS, SECRETS, SSM, AwsClient, Service
+from nstance.aws.encoding import Answer, Params
+from nstance.aws.errors import AwsError, CredentialsError, NoAnswerError, NotSentError
+from nstance.clock import Clock
+from nstance.secretstore import errors
+
+CALL_TIMEOUT_SECONDS = 30.0
+ATTEMPTS = 3
+BACKOFF_SECONDS = 0.2
+
+_TITLES = {SECRETS: "Secrets Manager", SSM: "SSM Parameter Store", KMS: "KMS"}
+_NOT_FOUND = frozenset(
+    {"ResourceNotFoundException", "ParameterNotFound", "ParameterVersionNotFound", "NotFoundException"}
+)
+_EXISTS = frozenset({"ResourceExistsException", "ParameterAlreadyExists"})
+_TRANSIENT = frozenset(
+    {"InternalServiceError", "InternalServerError", "KMSInternalException", "DependencyTimeoutException"}
+)
+_CREDENTIALS = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"})
+_PERMISSION = re.compile(r"perform:? ([a-z0-9-]+:[A-Za-z]+)")
+
+
+class Calls:
+    """Calls of one service. All of them may be repeated, unless `attempts` says otherwise."""
+
+    def __init__(self, client: AwsClient, service: Service, clock: Clock) -> None:
+        self._client = client
+        self._service = service
+        self._clock = clock
+
+    @property
+    def place(self) -> str:
+        return f"{_TITLES[self._service]} in {self._client.region}"
+
+    async def call(self, action: str, params: Params, *, about: str, attempts: int = ATTEMPTS) -> Answer:
+        """`about` names what is called for, as in `secret nstance/prod/db`. Raises the errors of the secret port."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                return await self._repeat(action, params, about, attempts)
+        except TimeoutError as problem:
+            raise errors.UnavailableError(
+                f"{about} in {self.place}: no answer to {action} within {CALL_TIMEOUT_SECONDS:.0f} s"
+            ) from problem
+
+    async def _repeat(self, action: str, params: Params, about: str, attempts: int) -> Answer:
+        attempt = 1
+        while True:
+            try:
+                return await self._client.json(self._service, action, params)
+            except CredentialsError as problem:
+                raise errors.UnavailableError(f"{about} in {self.place}: {problem}") from problem
+            except (AwsError, NotSentError, NoAnswerError) as problem:
+                failure = self._translate(problem, action, about)
+                if not isinstance(failure, errors.UnavailableError) or attempt >= attempts:
+                    raise failure from problem
+            await self._clock.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
+            attempt += 1
+
+    def _translate(self, problem: Exception, action: str, about: str) -> errors.SecretError:
+        where = f"{about} in {self.place}"
+        if not isinstance(problem, AwsError):
+            return errors.UnavailableError(f"{where}: {problem}")
+        if problem.code in _NOT_FOUND:
+            return errors.NotFoundError(f"there is no {where}")
+        if problem.code in _EXISTS:
+            return errors.AlreadyExistsError(f"the {where} already exists")
+        if problem.is_throttled or problem.is_server_fault or problem.is_expired or problem.code in _TRANSIENT:
+            return errors.UnavailableError(f"{where}: {problem}")
+        if problem.code in _CREDENTIALS:
+            return errors.PermanentError(f"{where}: AWS does not accept this program's credentials: {problem}")
+        if problem.is_denied:
+            permission = self._permission(problem, action)
+            return errors.PermanentError(
+                f"{where}: AWS denies {permission}; allow it in the policy of this program's role: {problem}"
+            )
+        if "deletion" in problem.message:
+            return errors.PermanentError(
+                f"{where} is scheduled for deletion; restore it (aws secretsmanager restore-secret), or wait for its end"
+            )
+        return errors.PermanentError(f"{where}: {problem}")
+
+    def _permission(self, problem: AwsError, action: str) -> str:
+        """What is missing. Reading a secret also needs the right to decrypt with its key."""
+        if named := _PERMISSION.search(problem.message):
+            return named[1]
+        if self._service is not KMS and "KMS" in problem.message:
+            return "kms:Decrypt on the key that encrypts it"
+        return f"{self._service.name}:{action}"
