@@ -9,8 +9,8 @@ import uvloop
 
 from nstance import streams
 from nstance.clock import AnchoredClock, Rng, SystemClock, SystemRng
+from nstance.model.counts import count
 from nstance.objects import errors
-from nstance.objects.lease import BadLeaseError
 from nstance.server import options as parsing
 from nstance.server import validation
 from nstance.server.config.configuration import NoConfigurationError
@@ -40,7 +40,7 @@ async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
     collecting = asyncio.create_task(GcTuner(clock).run())
     try:
         await process.run()
-    except (FatalError, BadLeaseError) as problem:
+    except FatalError as problem:
         _print_error(f"nstance-server: {problem}")
         # Many servers that fail for one reason must not restart at the same time. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
@@ -64,9 +64,11 @@ def validate(options: Options, clock: AnchoredClock, rng: Rng) -> int:
     for each in warnings:
         _print_error(f"{'error' if options.strict else 'warning'}: {each}")
     if warnings and options.strict:
-        _print_error(f"nstance-server: {subject} has {len(warnings)} warnings, which --strict treats as errors")
+        _print_error(
+            f"nstance-server: {subject} has {count(len(warnings), 'warning')}, and --strict treats them as errors"
+        )
         return 1
-    print(f"{subject} is valid" + (f", with {len(warnings)} warnings" if warnings else ""))  # noqa: T201
+    print(f"{subject} is valid" + (f", with {count(len(warnings), 'warning')}" if warnings else ""))  # noqa: T201
     return 0
 
 

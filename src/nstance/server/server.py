@@ -59,8 +59,9 @@ class Server:
 
     @property
     def damage(self) -> str:
-        """What is wrong with the journal, if nobody can lead because of it."""
-        damage = self.elector.damage or self.follower.damage
+        """What is damaged in storage, if nobody can lead because of it."""
+        journal = self.elector.damage or self.follower.damage
+        damage = self.elector.lease_damage or (journal and f"the journal is damaged: {journal}")
         return "" if self.leader.context is not None or self.elector.sees_leader else damage
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
 """`nstance-server --validate`: all errors of a configuration, and warnings about what is probably a mistake.
 
 With an error no server accepts the configuration; a warning is one only with `--strict`. If the bucket is named, warnings
-include what the API overrides; with `--online` secrets and objects are looked up too. A lookup that fails is reported as
-a failure, never as an absence.
+include what the API overrides; with `--online` secrets, objects and the cloud are looked at too. A lookup that fails is
+reported as a failure, never as an absence.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from nstance.clock import Clock, Rng
 from nstance.config import jsonc, load, storage_keys
 from nstance.config.checks import warnings as warning
 from nstance.config.checks.problems import ProblemCollector
+from nstance.config.checks.provider_rules import RULES
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import Problem
 from nstance.config.jsonc import Path
@@ -27,7 +28,7 @@ from nstance.objects import keys
 from nstance.objects.port import Key, ObjectStore
 from nstance.secretstore import errors as secrets
 from nstance.secretstore.port import SecretStore
-from nstance.server import stores
+from nstance.server import cloud_checks, configured_provider, stores
 from nstance.server.config import configuration as configurations
 from nstance.server.config.configuration import NoConfigurationError
 from nstance.server.errors import FatalError
@@ -76,11 +77,26 @@ async def _with_bucket(
         cluster_store = stores.open_cluster_store(options, settings, store)
         trust = Trust(cluster_store, settings, insecure_dev=options.insecure_dev, clock=clock, rng=rng)
         try:
-            await find_missing(settings, groups, findings, store, trust.secret_store())
+            await find_missing(settings, groups, findings, store, await trust.secret_store())
         finally:
+            await trust.close()
             if cluster_store is not store:
                 await cluster_store.close()
+        await _check_cloud(options, shard, settings, groups, findings, clock)
     return load.locate(body, findings, source=source)
+
+
+async def _check_cloud(
+    options: Options, shard: ShardId, settings: Settings, groups: Groups, findings: ProblemCollector, clock: Clock
+) -> None:
+    """A local provider has nothing to ask, and to open it may create directories."""
+    if RULES[settings.shard.infra.provider].local:
+        return
+    provider = configured_provider.open_configured(settings, shard, options, clock)
+    try:
+        await cloud_checks.find_cloud_faults(settings, groups, findings, provider)
+    finally:
+        await provider.close()
 
 
 async def _stored(shard: ShardId, store: ObjectStore) -> bytes:

@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from nstance.authority.keyset import Authority
 from nstance.authority.operators import Operators
 from nstance.clock import AnchoredClock, Rng
 from nstance.config import addresses
@@ -21,10 +22,8 @@ from nstance.objects import errors, lease, probe
 from nstance.objects.observed import ObservedStore
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
-from nstance.providers import errors as provider_errors
-from nstance.providers.port import Instances, Scope
-from nstance.providers.registry import open_provider
-from nstance.server import reserved_ports, stores
+from nstance.providers.port import Instances
+from nstance.server import configured_provider, reserved_ports, stores
 from nstance.server.api import grpc_ports
 from nstance.server.cache.cache import Cache
 from nstance.server.config import advertised as advertising
@@ -35,7 +34,7 @@ from nstance.server.errors import FatalError
 from nstance.server.identity.certificate_expiry import CertificateExpiry
 from nstance.server.identity.issuer import Issuer, server_identity
 from nstance.server.identity.tls_contexts import TlsContexts
-from nstance.server.identity.trust import Trust
+from nstance.server.identity.trust import RETRYABLE, Trust
 from nstance.server.leader.environment import Environment
 from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
@@ -46,6 +45,8 @@ from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BOOT_RETRY = Backoff(1.0, 60.0, jitter=0.5)
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
@@ -129,7 +130,7 @@ class ServerProcess:
         """Why this server is not healthy. A damaged journal does not matter as long as another server leads."""
         if self._boot_problem is not None or self.server is None or not self.server.damage:
             return self._boot_problem
-        return f"the journal is damaged and nobody can lead: {self.server.damage}"
+        return f"nobody can lead: {self.server.damage}"
 
     # ---- boot
 
@@ -145,8 +146,12 @@ class ServerProcess:
             return BOOT_RETRY.delay(failures, self._rng)
 
         try:
+            # The kernel decides who wins in a directory; a server that speaks S3 may have races of its own.
+            races = probe.REPLACE_RACES if self.options.storage == "s3" else 1
             await retry(
-                lambda: probe.probe(store, f"shard/{self.shard}/", self._rng),
+                lambda: probe.probe(
+                    store, f"shard/{self.shard}/", clock=self._clock, rng=self._rng, replace_races=races
+                ),
                 clock=self._clock,
                 expected=(errors.StorageError, TimeoutError),
                 on_failure=on_failure,
@@ -218,17 +223,17 @@ class ServerProcess:
         except TimeoutError:
             return
 
-    async def _open_authority(self, trust: Trust) -> Authority:
-        """Retries until storage answers."""
+    async def _wait_for_trust(self, read: Callable[[], Awaitable[T]], what: str) -> T:
+        """Retries until storage and the store of the encryption key answer. Raises FatalError."""
         while True:
             try:
-                return await trust.read()
-            except (errors.StorageError, TimeoutError) as problem:
-                self._boot_problem = f"failed to read the cluster's CA: {problem or 'timed out'}"
+                return await read()
+            except RETRYABLE as problem:
+                self._boot_problem = f"failed to read {what}: {problem or 'timed out'}"
                 log.error("failed to start, will retry: %s", self._boot_problem)
                 await self.pause(self._rng.uniform(1.0, 3.0))
                 if self._stopping.is_set():
-                    raise FatalError("stopped before the cluster's CA was read") from problem
+                    raise FatalError(f"stopped before {what} was read") from problem
 
     # ---- serving
 
@@ -248,8 +253,9 @@ class ServerProcess:
         if cluster_store is not store:
             opened.push_async_callback(cluster_store.close)
         trust = Trust(cluster_store, settings, insecure_dev=self.options.insecure_dev, clock=clock, rng=rng)
-        secret_store = trust.secret_store()
-        authority = await self._open_authority(trust)
+        opened.push_async_callback(trust.close)
+        secret_store = await self._wait_for_trust(trust.secret_store, "the encryption key")
+        authority = await self._wait_for_trust(trust.read, "the cluster's CA")
         endpoints = self.endpoints = self._endpoints(settings)
         hosts = [a.host for addresses in endpoints.advertise.values() for a in addresses]
         if settings.shard.leader_network is not None:
@@ -274,6 +280,7 @@ class ServerProcess:
             metrics=self.metrics,
             clock=clock,
             rng=rng,
+            standbys=lambda: self.server.elector.standbys() if self.server is not None else {},
         )
         env = Environment(
             cluster=cluster,
@@ -326,17 +333,7 @@ class ServerProcess:
     def _open_provider(self, settings: Settings, cluster: ClusterId, opened: contextlib.AsyncExitStack) -> Instances:
         if self._provider is not None:
             return self._provider
-        try:
-            provider = open_provider(
-                settings.shard.infra.provider,
-                scope=Scope(cluster=cluster, shard=self.shard),
-                options=settings.shard.infra.options,
-                cachedir=self.options.cachedir,
-                clock=self._clock,
-                server=self.options.id,
-            )
-        except provider_errors.ProviderError as problem:
-            raise FatalError(f"the provider cannot be opened: {problem}") from problem
+        provider = configured_provider.open_configured(settings, self.shard, self.options, self._clock)
         opened.push_async_callback(provider.close)
         return provider
 

@@ -5,7 +5,7 @@ closed sets or validated group keys; others become `other`, so that a client can
 are read at each scrape, so that a removed group leaves no stale value.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import prometheus_client as prometheus
@@ -124,6 +124,11 @@ class Metrics:
         self._held = prometheus.Gauge(
             "nstance_held_groups", "Groups that the API set and groups.jsonc does not have.", registry=registry
         )
+        self._exhausted = prometheus.Gauge(
+            "nstance_exhausted_offers",
+            "Offers, markets, types, subnets and quotas that are known to have no capacity.",
+            registry=registry,
+        )
         self._loop_errors = prometheus.Counter(
             "nstance_event_loop_errors", "Errors of callbacks and tasks that nothing awaits.", registry=registry
         )
@@ -132,6 +137,15 @@ class Metrics:
     def render(self) -> bytes:
         """The body of `/metrics`, of type CONTENT_TYPE."""
         return prometheus.generate_latest(self._registry)
+
+    def samples(self, names: Set[str]) -> list[tuple[str, Mapping[str, str], float]]:
+        """The current samples with these names: name, labels and value."""
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in self._registry.collect()
+            for sample in family.samples
+            if sample.name in names
+        ]
 
     def count_groups(self, source: Callable[[], Iterable[GroupCount]]) -> None:
         """Call `source` at each scrape. It runs in the event loop's thread and must not block."""
@@ -145,6 +159,10 @@ class Metrics:
         """As above. A server that does not lead has no sources."""
         self._unknown.set_function(unknown_vms)
         self._held.set_function(groups)
+
+    def count_exhausted_offers(self, source: Callable[[], float] = _zero) -> None:
+        """As above."""
+        self._exhausted.set_function(source)
 
     def replaced(self, group: GroupKey, seconds: float) -> None:
         self._observe(self._replacement, group, seconds)

@@ -12,6 +12,7 @@ from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
 from nstance.model.instance import Instance, State
+from nstance.model.offer import CapacityScope
 from nstance.providers import errors
 from nstance.providers.port import CreateRequest, Traits
 from nstance.server.cloud.effects import MIN_LOOKUPS_FOR_LISTING, EffectContext, Effects
@@ -40,7 +41,7 @@ class FailingProvider:
 
 
 class Scene:
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, *, is_exhausted: bool = False) -> None:
         self.events: asyncio.Queue[ev.Event] = asyncio.Queue()
         metrics = Metrics()
 
@@ -64,6 +65,7 @@ class Scene:
                 settings=lambda: SETTINGS,
                 make_request=_request,
                 is_wanted=lambda id: True,
+                is_exhausted=lambda instance: is_exhausted,
                 post=self.events.put_nowait,
                 wait_deregistered=now,
                 on_console_output=lambda instance, output: None,
@@ -152,3 +154,29 @@ async def test_looks_that_a_broken_listing_should_have_answered_end_too(broken: 
     async with asyncio.timeout(10):
         found = [await broken.events.get() for _ in many]
     assert {event.id for event in found if isinstance(event, ev.VmChecked)} == {each.id for each in many}
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "scope"),
+    [
+        (errors.NoCapacityError("no", scope=CapacityScope.MARKET), ev.Failure.NO_CAPACITY, CapacityScope.MARKET),
+        (errors.UnavailableError("no"), ev.Failure.UNAVAILABLE, CapacityScope.OFFER),
+        (errors.UnknownOutcomeError("no"), ev.Failure.UNKNOWN, CapacityScope.OFFER),
+        (errors.PermanentError("no"), ev.Failure.REFUSED, None),
+    ],
+)
+async def test_what_a_failed_create_says_about_its_offer(
+    error: errors.ProviderError, failure: ev.Failure, scope: CapacityScope | None
+) -> None:
+    scene, asked = Scene(error), instance()
+    assert await scene.outcome(dec.CreateVm(asked.id), asked) == ev.VmCreateFailed(asked.id, failure, "no", scope)
+
+
+async def test_an_exhausted_offer_is_not_asked_unless_the_vm_may_exist() -> None:
+    scene, asked = Scene(errors.UnknownOutcomeError("no"), is_exhausted=True), instance()
+    event = await scene.outcome(dec.CreateVm(asked.id), asked)
+    assert isinstance(event, ev.VmCreateFailed)
+    assert (event.failure, event.scope) == (ev.Failure.SKIPPED, None)
+    event = await scene.outcome(dec.CreateVm(asked.id, may_exist=True), asked)
+    assert isinstance(event, ev.VmCreateFailed)
+    assert event.failure is ev.Failure.UNKNOWN

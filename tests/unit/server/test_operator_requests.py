@@ -8,6 +8,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from nstance.config.model.workload import OnDemand
 from nstance.model import events as ev
 from nstance.model.decision import Rejection
 from nstance.model.group import Group
@@ -15,7 +16,7 @@ from nstance.model.ids import ClusterId, GroupKey, GroupName, InstanceId, Kind, 
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import journal
 from nstance.pki import names
-from nstance.server.api import instance_requests
+from nstance.server.api import asking
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.tenancy import Tenancy
 from nstance.server.state.commits import Committed
@@ -39,7 +40,8 @@ class World:
     def __init__(self) -> None:
         self.answer: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
         self.asked: list[tuple[ev.Event, GroupKey | None]] = []
-        resolved = {g.key: SimpleNamespace(group=g) for g in (group("one"), group("two"))}
+        spec = SimpleNamespace(template=SimpleNamespace(on_demand=OnDemand.model_validate({})))
+        resolved = {g.key: SimpleNamespace(group=g, spec=spec) for g in (group("one"), group("two"))}
         self.shard: Any = SimpleNamespace(
             instances={}, desired_groups={}, ask=self._ask, event_log=SimpleNamespace(record=lambda *args: None)
         )
@@ -84,5 +86,5 @@ async def test_a_shard_that_cannot_answer_is_unavailable(problem: Exception) -> 
 
 
 async def test_an_answer_that_does_not_come_in_time_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_requests, "ANSWER_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(asking, "ANSWER_TIMEOUT_SECONDS", 0.01)
     assert await World().create("one") is Status.UNAVAILABLE

@@ -9,7 +9,8 @@ import pytest
 
 from nstance.config.overrides import FileValues
 from nstance.model.decision import Reason, ReasonCode
-from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, TenantId
 from nstance.model.instance import Cause, Drain, Instance, Put, Remove, State
 from nstance.server.api import watchers
 from nstance.server.api.statuses import Statuses
@@ -31,16 +32,26 @@ def instance(number: int, state: State = State.RUNNING) -> Instance:
 
 class World:
     def __init__(self, *members: Instance) -> None:
-        group = SimpleNamespace(
-            key=WEB, template="web", size=1, instance_type="", subnet_pool="", vars={}, static=True, paused=False
+        group = Group(
+            key=WEB,
+            size=1,
+            template="web",
+            kind=Kind("web"),
+            infra_hash="sha256:1",
+            runtime_hash="sha256:2",
+            static=True,
         )
-        self.resolved = SimpleNamespace(group=group, etag="e", file=FileValues(size=None, instance_type="", vars={}))
+        file = FileValues(size=None, instance_type="", vars={})
+        spec = SimpleNamespace(template=SimpleNamespace(capacity={}))
+        self.resolved = SimpleNamespace(group=group, etag="e", file=file, spec=spec, arch="amd64")
         shard: Any = SimpleNamespace(
             facts={},
             desired_groups={},
             blocked_reason=lambda key: "",
             group_records={},
             trend=lambda key: SimpleNamespace(last_error=""),
+            no_capacity_reason=lambda key: "",
+            offers=SimpleNamespace(list_exhausted=lambda group: []),
             members=lambda key: {m.id: m for m in members},
         )
         groups: dict[GroupKey, Any] = {WEB: self.resolved}

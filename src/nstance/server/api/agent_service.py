@@ -6,6 +6,7 @@ twice or out of order, so only a higher sequence of the same boot counts.
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 from grpclib.exceptions import GRPCError
@@ -15,15 +16,14 @@ from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
-from nstance.objects import journal
 from nstance.pki import keys, names, proof
+from nstance.server.api import asking
 from nstance.server.cache.cache import Cache
 from nstance.server.identity.restored_agents import recognize_agent
 from nstance.server.leader.context import ShardContext
 from nstance.server.leader.vm_requests import VmRequests
 from nstance.server.liveness import clones as clones_of
 from nstance.server.liveness.connected_agents import Presence
-from nstance.server.state.inbox import OverloadedError
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
 from nstance.tasks.backoff import Backoff
@@ -38,6 +38,7 @@ RECONNECTS_PER_SECOND = 300
 ABORT_DELAY_SECONDS = 1.0  # after an error, so that the agent receives it
 FRESH_FRACTION = 0.1  # of a certificate's life, in which a renewal returns the same one
 FILES_RETRY = Backoff(2.0, 60.0)
+MIN_SOURCE_CHECK_SECONDS = 10.0  # between two looks for a changed secret or object; usually secrets.cache_ttl
 MAX_KEYS = 256
 MAX_CHECKS = 64  # in a report: more than an agent runs
 NOTICES = {
@@ -97,10 +98,8 @@ class AgentService(agent_grpc.AgentServiceBase):
 
     async def SubmitHealthReport(self, stream: Any) -> None:
         connection = connection_of(stream)
-        try:
-            await recognize_agent(self._shard, connection)
-        except (journal.DeposedError, OverloadedError) as problem:
-            raise status.unavailable(str(problem)) from None
+        if (registered := recognize_agent(self._shard, connection)) is not None:
+            await asking.ask(self._shard, registered)
         presence = self._presence(stream)
         agents = self._agents
         sending = asyncio.Lock()  # another task may push, and a message may take several frames
@@ -258,26 +257,36 @@ class AgentService(agent_grpc.AgentServiceBase):
         request = await stream.recv_message()
         presence = self._presence(stream)
         have, renew_at = request.config_hash, _renewal(request.files, self._clock.wall())
+        digests = {file.name: file.sha256 for file in request.files}
         failures = 0
         while True:
             presence.changed.clear()
             wait: float | None = None
             try:
-                made = await self._make_files(presence, have, renew_at)
+                made = await self._make_files(presence, have, renew_at, digests)
                 failures = 0
                 self._readiness.unblock(presence)
                 if made is not None:
                     await _send(stream, made)
-                    have, renew_at = made.hash, made.renew_at
+                    have, renew_at, digests = made.hash, made.renew_at, made.digests()
                 if renew_at is not None:
                     wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
+                if self._has_sources(presence.id):
+                    wait = min(wait or math.inf, max(MIN_SOURCE_CHECK_SECONDS, self._file_sets.cache_ttl))
             except FileSetError as problem:
                 self._readiness.block(presence, str(problem))
                 failures += 1
                 wait = FILES_RETRY.delay(failures) if problem.retryable else None
             await _wait(presence.changed, wait)
 
-    async def _make_files(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
+    def _has_sources(self, id: InstanceId) -> bool:
+        instance = self._shard.instances.get(id)
+        resolved = self._vm_requests.resolve(instance) if instance is not None else None
+        return resolved is not None and file_sets.has_sources(resolved)
+
+    async def _make_files(
+        self, presence: Presence, have: str, renew_at: float | None, digests: dict[str, str]
+    ) -> FileSet | None:
         """The file set to send, or None if the instance has it or its keys are missing."""
         context = self._vm_requests.context
         instance = self._shard.instances.get(presence.id)
@@ -287,7 +296,11 @@ class AgentService(agent_grpc.AgentServiceBase):
         due = renew_at is not None and self._clock.wall() >= renew_at
         wanted = file_sets.set_hash(context, resolved, instance)
         self._readiness.set_wanted(presence, wanted)
-        if wanted == have and not due:
+        if (
+            wanted == have
+            and not due
+            and not await self._file_sets.has_new_content(context, resolved, instance, digests)
+        ):
             return None
         if any(name not in presence.public_keys for name in file_sets.key_names(resolved)):
             presence.keys_changed.set()
@@ -329,14 +342,13 @@ class AgentService(agent_grpc.AgentServiceBase):
             raise status.denied("this key belongs to another instance")
         if new.public_key != instance.public_key or not self._is_fresh(instance):
             self._count_write(instance.id)
-            refusal = await shard.ask(
-                ev.Renewed(
-                    id=instance.id,
-                    public_key=new.public_key,
-                    certificate_serial=new.serial,
-                    certificate_expires=new.expires,
-                )
+            renewed = ev.Renewed(
+                id=instance.id,
+                public_key=new.public_key,
+                certificate_serial=new.serial,
+                certificate_expires=new.expires,
             )
+            refusal = await asking.ask(shard, renewed)
             if refusal is not None:
                 raise status.denied("this instance is not registered any more")
         made = issuer.agent_certificate(shard.instances[instance.id], life=life)

@@ -21,7 +21,7 @@ from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
 from nstance.config.model.settings import Settings
 from nstance.model.decision import ReasonCode
-from nstance.model.ids import GroupKey, OperatorId
+from nstance.model.ids import GroupKey
 from nstance.objects import errors, settle
 from nstance.objects.port import ObjectStore, Stored, Version
 from nstance.server.config import group_changes
@@ -47,7 +47,7 @@ NOT_LEADING = "this server may not be the leader any more, try again"
 @dataclass(frozen=True, slots=True)
 class _Change:
     edit: Edit
-    who: OperatorId
+    who: str  # the operator, and the person it acts for
     answer: "asyncio.Future[Configuration]"
 
 
@@ -69,7 +69,7 @@ class GroupWriter:
         self._rng = rng
         self._queue: asyncio.Queue[_Change] = asyncio.Queue(MAX_QUEUED_CHANGES)
 
-    async def change(self, edit: Edit, *, who: OperatorId) -> Configuration:
+    async def change(self, edit: Edit, *, who: str) -> Configuration:
         """Returns the changed configuration. Raises the errors of `edit`, UNAVAILABLE or RESOURCE_EXHAUSTED."""
         answer: asyncio.Future[Configuration] = asyncio.get_running_loop().create_future()
         try:
@@ -157,10 +157,10 @@ class GroupWriter:
 
     async def _apply(
         self, changes: list[_Change], settings: Settings, base: DynamicGroups
-    ) -> tuple[DynamicGroups, list[_Change], dict[GroupKey, list[OperatorId]]]:
+    ) -> tuple[DynamicGroups, list[_Change], dict[GroupKey, list[str]]]:
         """The changed groups, the accepted changes, and the authors of each group's changes."""
         wanted, accepted = base, []
-        authors: dict[GroupKey, list[OperatorId]] = {}
+        authors: dict[GroupKey, list[str]] = {}
         for change in changes:
             if change.answer.done():  # rejected before, or its caller has disconnected
                 continue
@@ -215,7 +215,7 @@ class GroupWriter:
         return replace(now, dynamic=wanted, groups=groups, dynamic_version=version)
 
     def _record_changes(
-        self, before: Configuration, after: Configuration, authors: Mapping[GroupKey, list[OperatorId]]
+        self, before: Configuration, after: Configuration, authors: Mapping[GroupKey, list[str]]
     ) -> None:
         if before is after:
             return

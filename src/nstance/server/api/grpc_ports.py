@@ -15,6 +15,7 @@ from nstance.objects.port import ObjectStore
 from nstance.pki import names
 from nstance.server.api.admission import Admission
 from nstance.server.api.agent_service import AgentService
+from nstance.server.api.control_plane import ControlPlaneSources, ControlPlaneStatus
 from nstance.server.api.group_writer import GroupWriter
 from nstance.server.api.operator_service import OperatorContext, OperatorService
 from nstance.server.api.registrar import Registrar
@@ -30,6 +31,7 @@ from nstance.server.leader.context import TermContext
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.telemetry.metrics import Metrics
 from nstance.wire import limits
+from nstance.wire.dispatch import Table, methods_of
 from nstance.wire.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class ApiContext:
     metrics: Metrics
     clock: Clock
     rng: Rng
+    standbys: Callable[[], Mapping[str, float]]  # how many seconds ago each one answered
 
 
 def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPort]:
@@ -97,15 +100,17 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
 
     def port(service: Service, handler: Any, bounds: limits.Limits, role: names.Role | None) -> GrpcPort:
         listener = Listener(
-            [handler],
+            Table(
+                methods=methods_of([handler]),
+                limits=bounds,
+                role=role,
+                cluster=api.cluster if role is not None else None,
+                other_services=_others(elsewhere, SERVICES[service]),
+                on_rejected_peer=rejected.on_reject,
+            ),
             context=lambda: api.tls(role is not None),
-            limits=bounds,
             clock=api.clock,
-            role=role,
-            cluster=api.cluster if role is not None else None,
-            other_services=_others(elsewhere, SERVICES[service]),
             on_refused=lambda reason: log.debug("connection rejected", extra={"reason": reason}),
-            on_rejected_peer=rejected.on_reject,
         )
         return GrpcPort(listener, api.endpoints.bind[service])
 
@@ -116,9 +121,11 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     groups = GroupWriter(term.shard, term.active_config, store=api.store, clock=api.clock, rng=api.rng)
     rollouts = RolloutRequests(term.shard, term.active_config, term.revisions, groups, api.clock)
     term.shard.commits.subscribe(records.observe, watchers.observe, rollouts.observe)
+    term.shard.commits.subscribe_slots(watchers.on_slot)
     term.active_config.subscribe(watchers.on_config_change, rollouts.on_config_change)
     term.readiness.subscribe(watchers.on_readiness_change)
     admission = Admission(api.operators, api.clock, connections=lambda: operator_port.listener.connections)
+    sources = ControlPlaneSources(metrics=api.metrics, standbys=api.standbys, provider_rate=term.provider_rate)
     operator_service = OperatorService(
         OperatorContext(
             server=api.server,
@@ -135,6 +142,7 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
             records=records,
             statuses=statuses,
             watchers=watchers,
+            control_plane=ControlPlaneStatus(api.server, term.shard.term.epoch, sources, api.clock),
             clock=api.clock,
         )
     )

@@ -4,31 +4,31 @@ Each request is an event for the shard, answered when its consequences are in th
 instance that is requested twice is created once, because its ID comes from the caller.
 """
 
-import asyncio
 import logging
 import uuid
+from collections.abc import Sequence
 
 from grpclib.exceptions import GRPCError
 
 from nstance.config import dynamic as dynamics
 from nstance.config.errors import ConfigError
+from nstance.config.model.workload import OnDemand
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.ids import GroupKey, GroupName, InstanceId
 from nstance.model.instance import ENDED, Instance, Put, State
-from nstance.objects import journal
-from nstance.server.api import group_edits, plans
+from nstance.server.api import asking, group_edits, plans
 from nstance.server.api.tenancy import Tenancy, no_group, no_instance
 from nstance.server.state.committed_records import CommittedRecords
-from nstance.server.state.inbox import OverloadedError
 from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 from nstance.wire import status
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_SECONDS = 20.0
+MAX_REQUESTER_LENGTH = 253
+MAX_CHOSEN = 10_000  # instances in one order of removal
 
 Outcome = tuple[Instance, list[operator_pb2.PlannedAction]]
 """The record, and the plan of a dry run."""
@@ -40,9 +40,18 @@ class InstanceRequests:
         self._records = records
 
     async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Outcome:
-        group = tenancy.group(request.group).group
+        resolved = tenancy.group(request.group)
+        group, limits = resolved.group, resolved.spec.template.on_demand
         id = ids.instance_id(group.kind, _uuid7(request.uuid))
-        event = ev.InstanceRequested(id, request.instance_type, dict(request.vars), by=tenancy.who.id)
+        event = ev.InstanceRequested(
+            id,
+            request.instance_type,
+            dict(request.vars),
+            requester=request.requester,
+            limit=limits.max,
+            requester_limit=limits.max_per_requester,
+            by=tenancy.by,
+        )
         _check_values(group.key, event)
         known = self._shard.instances.get(id)
         if known is not None and known.key != group.key:
@@ -51,6 +60,8 @@ class InstanceRequests:
             raise status.exhausted(
                 f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
             )
+        if len(request.requester) > MAX_REQUESTER_LENGTH:
+            raise status.invalid("requester", f"expected at most {MAX_REQUESTER_LENGTH} characters")
         refusal, outcome = await self.do(event, group.key, id, dry_run=request.dry_run)
         match refusal:
             case None if outcome is not None:
@@ -59,6 +70,11 @@ class InstanceRequests:
                 raise no_group()
             case Rejection.PAUSED:
                 raise _paused()
+            case Rejection.LIMIT:
+                raise _over_limit(limits, request)
+            case Rejection.NO_CAPACITY:
+                reason = self._shard.offers.explain_blocked(group) or "its instance type has no capacity in any offer"
+                raise status.exhausted(f"{reason}; try again later")
             case _:
                 raise _unusable_uuid()
 
@@ -66,7 +82,7 @@ class InstanceRequests:
         instance = tenancy.instance(id)
         if instance.state in ENDED or instance.state is State.DELETING:
             return instance, []  # it is deleted already
-        event = ev.DeletionRequested(instance.id, by=tenancy.who.id)
+        event = ev.DeletionRequested(instance.id, by=tenancy.by)
         refusal, outcome = await self.do(event, instance.key, instance.id, dry_run=dry_run)
         match refusal:
             case None | Rejection.ENDING if outcome is not None:
@@ -82,7 +98,7 @@ class InstanceRequests:
             raise status.failed_precondition("an on-demand instance is never replaced: delete it and create another")
         if not instance.counts:
             raise status.failed_precondition(f"this instance is {instance.state.value} already")
-        event = ev.ReplacementRequested(instance.id, by=tenancy.who.id)
+        event = ev.ReplacementRequested(instance.id, by=tenancy.by)
         refusal, outcome = await self.do(event, instance.key, instance.id, dry_run=dry_run)
         match refusal:
             case None if outcome is not None:
@@ -95,6 +111,18 @@ class InstanceRequests:
                 raise status.failed_precondition("this instance is being deleted already")
             case _:
                 raise status.failed_precondition("its group is deleted, and the instance with it")
+
+    async def order_removal(self, tenancy: Tenancy, key: GroupKey, chosen: Sequence[str]) -> None:
+        """In the journal before the group shrinks. Nothing is written if the order is the same."""
+        if len(chosen) > MAX_CHOSEN:
+            raise status.invalid("remove_first", f"expected at most {MAX_CHOSEN:,} instances, found {len(chosen):,}")
+        if len(set(chosen)) != len(chosen):
+            raise status.invalid("remove_first", "expected each instance once")
+        members = self._records.members(key)
+        order = tuple(id for id in map(InstanceId, chosen) if id in members and members[id].counts)
+        known = {id: each.removal_rank for id, each in members.items() if each.removal_rank is not None}
+        if known != {id: rank for rank, id in enumerate(order)}:
+            await self.ask(ev.RemovalOrdered(order, by=tenancy.by), key=key)
 
     async def do(
         self, event: ev.Event, key: GroupKey, id: InstanceId, *, dry_run: bool
@@ -118,11 +146,11 @@ class InstanceRequests:
             instance = tenancy.instance(id)
         except GRPCError:
             # Only the log names the instance: a tenant's events name nothing of another tenant.
-            message = f"{tenancy.who.id} acknowledged the drain of an instance that this tenant does not have"
+            message = f"{tenancy.by} acknowledged the drain of an instance that this tenant does not have"
             log.warning(message, extra={"instance": id[:64]})
             self._shard.event_log.record(GroupKey(tenancy.tenant, GroupName("")), ReasonCode.SECURITY, message)
             raise
-        refusal = await self.ask(ev.DrainAcknowledged(instance.id, by=tenancy.who.id))
+        refusal = await self.ask(ev.DrainAcknowledged(instance.id, by=tenancy.by))
         now = self._records.get(instance.id) or instance
         if refusal is None:
             paused = now.state is State.DRAINING
@@ -130,18 +158,12 @@ class InstanceRequests:
             return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message=message)
         message = f"expected a draining instance, found {now.state.value}: nothing was done"
         self._shard.event_log.record(
-            instance.key, ReasonCode.DRAINED, f"acknowledgement by {tenancy.who.id} ignored: {message}", instance.id
+            instance.key, ReasonCode.DRAINED, f"acknowledgement by {tenancy.by} ignored: {message}", instance.id
         )
         return operator_pb2.AcknowledgeDrainedResponse(accepted=False, message=message)
 
     async def ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Rejection | None:
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
-                return await self._shard.ask(event, key=key)
-        except (journal.DeposedError, OverloadedError) as problem:
-            raise status.unavailable(str(problem)) from None
-        except TimeoutError:
-            raise status.unavailable("failed to store the request in time, try again") from None
+        return await asking.ask(self._shard, event, key=key)
 
     def _on_demand(self, tenancy: Tenancy) -> int:
         return sum(instance.on_demand for instance in tenancy.instances())
@@ -149,6 +171,15 @@ class InstanceRequests:
 
 def _paused() -> GRPCError:
     return status.failed_precondition("its group is paused, resume it first")
+
+
+def _over_limit(limits: OnDemand, request: operator_pb2.CreateInstanceRequest) -> GRPCError:
+    total = "any number" if limits.max is None else f"{limits.max}"
+    own = "" if limits.max_per_requester is None else f", {limits.max_per_requester} for {request.requester or 'you'}"
+    return status.exhausted(
+        f"the group {request.group} may have {total} of on-demand instances{own}: delete one, or raise on_demand of its "
+        "template in the shard's configuration"
+    )
 
 
 def _unusable_uuid() -> GRPCError:

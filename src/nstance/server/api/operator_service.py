@@ -7,7 +7,7 @@ while this server is not sure that it leads; changes may not.
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from nstance.pki import keys, names, proof
 from nstance.server.api import group_edits, plans, rollout_requests, watchers
 from nstance.server.api.admission import Admission
 from nstance.server.api.config_requests import ConfigRequests
+from nstance.server.api.control_plane import ControlPlaneStatus
 from nstance.server.api.group_writer import NOT_LEADING, Edit, GroupWriter
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.rollout_requests import RolloutRequests
@@ -44,6 +45,7 @@ from nstance.server.state.committed_records import CommittedRecords
 from nstance.server.state.shard import Shard
 from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
 from nstance.wire import limits, status
+from nstance.wire.call import PERSON_HEADER
 from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 1_000
 MAX_INSTANCES = 5_000  # in one answer: half a kilobyte each, and a message has 4 MiB
 DEFAULT_EVENTS = 100
+MAX_REASONS = 50
 EVENT_FLUSH_SECONDS = 1.0
 
 
@@ -63,6 +66,7 @@ class Events(Protocol):
         tenant: TenantId | None = None,
         group: str | None = None,
         instance: str | None = None,
+        reasons: Sequence[str] = (),
         after: int = 0,
         limit: int = 100,
     ) -> list[Event]: ...
@@ -86,6 +90,7 @@ class OperatorContext:
     records: CommittedRecords
     statuses: Statuses
     watchers: Watchers
+    control_plane: ControlPlaneStatus
     clock: Clock
 
 
@@ -113,7 +118,8 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         await self._admission.admit(who)
         if changes and not self._shard.term.leading():
             raise status.unavailable(NOT_LEADING)
-        return request, Tenancy(who, self._active_config, self._context.records)
+        person = str((stream.metadata or {}).get(PERSON_HEADER, ""))
+        return request, Tenancy(who, self._active_config, self._context.records, person=person)
 
     # ---- configuration
 
@@ -138,17 +144,20 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         await stream.send_message(_checked_size(operator_pb2.ListGroupsResponse(groups=found)))
 
     def _stamp(self, tenancy: Tenancy) -> Stamp:
-        return dynamics.stamp(tenancy.who.id, self._clock.wall())
+        return dynamics.stamp(tenancy.by, self._clock.wall())
 
     async def _change(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
         if dry_run:
             return self._groups.preview(edit)
-        return await self._groups.change(edit, who=tenancy.who.id)
+        return await self._groups.change(edit, who=tenancy.by)
 
     async def UpsertGroup(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.key(request.key)
         edit = group_edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
+        if request.remove_first and not request.dry_run:
+            self._groups.preview(edit)  # raises: what is not accepted orders nothing either
+            await self._requests.order_removal(tenancy, key, request.remove_first)
         configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         resolved, plan, rollout = configuration.groups[key], [], None
         if request.dry_run:
@@ -209,7 +218,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
     async def RollbackGroup(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.group(request.key).group.key
-        edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.who.id)
+        edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.by)
         configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         resolved = configuration.groups[key]
         plan = plans.plan(self._shard, key, resolved.group) if request.dry_run else []
@@ -314,6 +323,8 @@ class OperatorService(operator_grpc.OperatorServiceBase):
             raise status.invalid("limit", "expected a number above 0, or 0 for the default")
         if request.after_id >= 1 << 63:
             raise status.invalid("after_id", "expected the ID of an event")
+        if len(request.reasons) > MAX_REASONS:
+            raise status.invalid("reasons", f"expected at most {MAX_REASONS}")
         if not request.after_id:  # a client that follows asks again anyway
             await self._shard.event_log.flush(timeout=EVENT_FLUSH_SECONDS)
         try:
@@ -321,13 +332,20 @@ class OperatorService(operator_grpc.OperatorServiceBase):
                 tenant=tenancy.tenant,
                 group=request.group or None,
                 instance=request.instance_id or None,
+                reasons=request.reasons,
                 after=request.after_id,
                 limit=min(request.limit or DEFAULT_EVENTS, MAX_EVENTS),
             )
         except CacheUnavailableError as error:
             log.warning("failed to read events", extra={"error": str(error)})
             raise status.unavailable("failed to read events, try again") from None
-        await stream.send_message(_checked_size(operator_pb2.ListEventsResponse(events=map(_event, found))))
+        await stream.send_message(
+            _checked_size(operator_pb2.ListEventsResponse(events=map(watchers.event_message, found)))
+        )
+
+    async def GetControlPlane(self, stream: Any) -> None:
+        await self._authenticate(stream)
+        await stream.send_message(self._context.control_plane.status())
 
     # ---- operators
 
@@ -337,7 +355,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
             raise _no_operator()
         revoked = names.Operator(tenancy.who.cluster, tenancy.tenant, OperatorId(request.operator_id))
         await self._store_operator(self._operators.revoke(revoked.tenant, revoked.id), not_registered=_no_operator())
-        log.warning("operator revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
+        log.warning("operator revoked", extra={"operator": revoked.id, "by": tenancy.by})
         self._admission.revoke(revoked, answered=connection_of(stream))
         await stream.send_message(operator_pb2.RevokeOperatorResponse())
 
@@ -382,15 +400,3 @@ def _checked_size(answer: Any) -> Any:
 
 def _no_operator() -> GRPCError:
     return status.not_found("there is no such operator")
-
-
-def _event(event: Event) -> operator_pb2.Event:
-    return operator_pb2.Event(
-        time_unix_ms=int(event.time * 1000),
-        group=event.group,
-        instance_id=event.instance,
-        reason=event.code,
-        message=event.message,
-        id=event.id,
-        trouble=event.needs_attention,
-    )

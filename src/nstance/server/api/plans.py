@@ -13,7 +13,7 @@ from nstance.model.rollout import Outcome
 from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 
-OUTDATED = "its configuration will be outdated: it is replaced in its turn and drained when its replacement is ready"
+OUTDATED = "it is of another revision: it is replaced in its turn and drained when its replacement is ready"
 REPLACED = "it is drained when its replacement is ready"
 FILES_CHANGED = "its files change; it keeps running"
 
@@ -93,7 +93,8 @@ def _waiting(shard: Shard, key: GroupKey, desired: Group, decision: Decision) ->
     counting = {m.id: m for m in members.values() if m.counts}
     lack = desired.size - sum(m.replaces not in counting for m in counting.values())  # a replacement adds nothing
     trend = decision.trend
-    if blocked := shard.blocked_reason(key):
+    blocked = shard.blocked_reason(key) or shard.offers.explain_blocked(desired)
+    if blocked:
         why = _planned("create", key, "", ReasonCode.BLOCKED.value, blocked)
     else:
         message = f"waits after {trend.failures} failed attempts in a row: {trend.last_error}"

@@ -21,11 +21,10 @@ from nstance.model.decision import ReasonCode
 from nstance.model.ids import DEFAULT_TENANT
 from nstance.model.instance import Instance
 from nstance.objects import errors as storage
-from nstance.objects import journal
 from nstance.pki import ca, keys, nonce, proof
+from nstance.server.api import asking
 from nstance.server.config.advertised import Advertised
 from nstance.server.leader.context import ShardContext
-from nstance.server.state.inbox import OverloadedError
 from nstance.telemetry.metrics import Metrics
 from nstance.v1 import registration_pb2
 from nstance.wire import status
@@ -120,20 +119,18 @@ class Registrar:
                 self._record_violation(instance, f"registration rejected: it claims the server address {claimed}")
                 raise status.denied("this address belongs to a server")
         await points.reach(points.Point.BEFORE_REGISTRATION)
-        try:
-            refusal = await shard.ask(
-                ev.Registered(
-                    id=instance.id,
-                    public_key=new.public_key,
-                    certificate_serial=new.serial,
-                    certificate_expires=new.expires,
-                    ip4=_printable(request.ipv4),
-                    ip6=_printable(request.ipv6),
-                    hostname=_printable(request.hostname),
-                )
-            )
-        except (journal.DeposedError, OverloadedError) as problem:
-            raise status.unavailable(str(problem)) from None
+        refusal = await asking.ask(
+            shard,
+            ev.Registered(
+                id=instance.id,
+                public_key=new.public_key,
+                certificate_serial=new.serial,
+                certificate_expires=new.expires,
+                ip4=_printable(request.ipv4),
+                ip6=_printable(request.ipv6),
+                hostname=_printable(request.hostname),
+            ),
+        )
         await points.reach(points.Point.AFTER_REGISTRATION)
         if refusal is not None:
             raise self._reject(address, f"{instance.id}: {refusal.value}")

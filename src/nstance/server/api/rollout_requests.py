@@ -24,11 +24,11 @@ from nstance.core.rotation import max_surge
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.group import Group, OnFailure, UpdateOrder
-from nstance.model.ids import GroupKey, OperatorId
+from nstance.model.ids import GroupKey
 from nstance.model.instance import Instance, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
-from nstance.objects import errors, journal
-from nstance.server.api import group_writer
+from nstance.objects import errors
+from nstance.server.api import asking, group_writer
 from nstance.server.api.group_writer import Edit, GroupWriter
 from nstance.server.api.tenancy import no_group
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
@@ -36,16 +36,14 @@ from nstance.server.config.configuration import Configuration
 from nstance.server.leader.revision_store import RevisionStore
 from nstance.server.leader.step_times import StepTimes
 from nstance.server.state.commits import Committed
-from nstance.server.state.inbox import OverloadedError
 from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 from nstance.wire import status
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_SECONDS = 20.0
 RETRY_SECONDS = 5.0
-AUTOMATIC = OperatorId("on_failure")
+AUTOMATIC = "on_failure"
 _RETRYABLE = (Status.UNAVAILABLE, Status.ABORTED, Status.RESOURCE_EXHAUSTED)
 
 
@@ -117,14 +115,7 @@ class RolloutRequests:
 
     async def resume(self, key: GroupKey) -> None:
         """Resumes a rollout that is paused or halted."""
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
-                refusal = await self._shard.ask(ev.RolloutResumed(), key=key)
-        except (journal.DeposedError, OverloadedError) as problem:
-            raise status.unavailable(str(problem)) from None
-        except TimeoutError:
-            raise status.unavailable("failed to store the request in time, try again") from None
-        if refusal is Rejection.NOT_HELD:
+        if await asking.ask(self._shard, ev.RolloutResumed(), key=key) is Rejection.NOT_HELD:
             raise not_held()
 
     # ---- automatic rollbacks

@@ -18,15 +18,18 @@ from nstance.config.resolve import Resolved
 from nstance.core.draft import drifted
 from nstance.model.decision import TROUBLE, Reason
 from nstance.model.events import VmState
+from nstance.model.group import Group
 from nstance.model.ids import GroupKey
 from nstance.model.instance import ENDED, Instance, State
+from nstance.model.observation import Observation
 from nstance.server.api import rollout_requests
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.leader.blocked_groups import BlockedGroups
 from nstance.server.leader.context import ShardContext
 from nstance.server.state.committed_records import CommittedRecords
-from nstance.v1 import operator_pb2
+from nstance.v1 import agent_pb2, operator_pb2
 
+OPERATING_SYSTEM = "linux"  # the agent runs on nothing else
 NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
 
 
@@ -54,13 +57,17 @@ class Statuses:
         counted = [m for m in members if m.counts]
         shard, readiness = self._shard, self._readiness
         ready = sum(readiness.is_ready(m) for m in counted)
-        cannot_make = self._blocked_groups.failure(group.key)
+        cannot_make = self._blocked_groups.failure(group.key) or shard.no_capacity_reason(group.key)
         return operator_pb2.GroupStatus(
             key=group.key.name,
             tenant=group.key.tenant,
             template=group.template,
             size=group.size,
             instance_type=group.instance_type,
+            instance_types=group.instance_types,
+            markets=group.markets,
+            prefer=group.prefer.value,
+            exhausted_offers=self._exhausted_offers(group),
             subnet_pool=group.subnet_pool,
             vars=group.vars,
             static=group.static,
@@ -75,10 +82,32 @@ class Statuses:
             draining=sum(m.state is State.DRAINING for m in members),
             on_demand=sum(m.on_demand and m.state not in ENDED for m in members),
             config=group_config(dynamic or DynamicGroup()),
+            capacity=resolved.spec.template.capacity,
+            architecture=resolved.arch,
+            operating_system=OPERATING_SYSTEM,
             size_source=_size_source(resolved, dynamic),
             overrides=_overrides(resolved, dynamic),
             rollout=rollout_requests.current_status(shard, group),
+            infra_hash=group.infra_hash,
+            runtime_hash=group.runtime_hash,
+            rolled_back_from=group.rolled_back_from,
+            file_instance_type=resolved.file.instance_type if group.static else "",
         )
+
+    def _exhausted_offers(self, group: Group) -> list[operator_pb2.ExhaustedOffer]:
+        ahead = self._clock.wall() - self._clock.steady()
+        return [
+            operator_pb2.ExhaustedOffer(
+                market=offer.market,
+                instance_type=offer.instance_type,
+                subnet=offer.subnet,
+                message=known.message,
+                # In whole seconds: the difference of two clocks flickers, and a change is sent to every watcher.
+                retry_unix_ms=_milliseconds(round(known.until + ahead)),
+                server_error=known.is_error,
+            )
+            for offer, known in self._shard.offers.list_exhausted(group)
+        ]
 
     def instance(
         self, instance: Instance, plan: Iterable[operator_pb2.PlannedAction] = ()
@@ -89,27 +118,28 @@ class Statuses:
         return operator_pb2.InstanceStatus(
             **self._common_fields(instance),
             message=instance.message,
-            suspect=instance.suspect,
             connected=presence is not None and presence.healthy,
             drifted=not instance.on_demand and instance.state not in ENDED and drifted(instance, desired),
-            instance_type=instance.instance_type,
+            market=instance.market,
             subnet=instance.subnet,
             created_unix_ms=_milliseconds(instance.created),
             registered_unix_ms=_milliseconds(instance.registered),
             drain_deadline_unix_ms=self._deadline(instance),
             replaces=instance.replaces or instance.predecessor or "",
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
-            vm_status=(facts.vm.state if facts is not None else VmState.UNKNOWN).value,
+            vm_status=_vm_state(facts, is_connected=presence is not None and presence.healthy).value,
             plan=plan,
             cloned=self._agents.clones.is_seen(instance.id, self._clock.monotonic()),
             ready_unix_ms=_milliseconds(instance.ready_at),
             checks=self._readiness.checks(instance) if instance.state is State.RUNNING else (),
-            revision=instance.infra_hash,
         )
 
     async def instance_with_last_report(self, instance: Instance) -> operator_pb2.InstanceStatus:
-        """With the time of the last report from the cache if the agent is not connected."""
+        """With the last report of its agent; if that is not connected, only its time, from the cache."""
         status, cache = self.instance(instance), self._cache
+        presence = self._agents.get(instance.id)
+        if presence is not None and presence.report is not None:
+            status.report.CopyFrom(_agent_report(presence.report, wanted_hash=presence.wanted_hash))
         if not status.last_report_unix_ms and cache is not None:
             with contextlib.suppress(CacheUnavailableError):
                 status.last_report_unix_ms = _milliseconds(await cache.last_report(instance.id))
@@ -140,6 +170,9 @@ class Statuses:
             "vm_gone": self._is_gone(instance),
             "ready": is_running and not not_ready,
             "not_ready": not_ready,
+            "suspect": instance.suspect,
+            "instance_type": instance.instance_type,
+            "revision": instance.infra_hash,
         }
 
     def event(self, key: GroupKey, reason: Reason) -> operator_pb2.Event:
@@ -165,6 +198,30 @@ class Statuses:
         if facts is None:
             return False
         return facts.vm.state in NOT_RUNNING or (facts.vm.state is VmState.ABSENT and instance.state is State.DELETING)
+
+
+def _agent_report(report: agent_pb2.HealthReport, *, wanted_hash: str) -> operator_pb2.AgentReport:
+    return operator_pb2.AgentReport(
+        version=report.version,
+        uptime_seconds=report.uptime_seconds,
+        cpu_percent=report.cpu_percent,
+        memory_percent=report.memory_percent,
+        disk_percent=report.disk_percent,
+        load1=report.load1,
+        files_hash=report.config_hash,
+        wanted_files_hash=wanted_hash,
+        files_error=report.files_error,
+        files=[
+            operator_pb2.InstalledFile(name=each.name, sha256=each.sha256, expires_unix=each.expires_unix)
+            for each in report.files
+        ],
+    )
+
+
+def _vm_state(facts: Observation | None, *, is_connected: bool) -> VmState:
+    """An agent that is connected runs on a VM, whether or not the provider was asked."""
+    state = facts.vm.state if facts is not None else VmState.UNKNOWN
+    return VmState.RUNNING if is_connected and state is VmState.UNKNOWN else state
 
 
 def _size_source(resolved: Resolved, dynamic: DynamicGroup | None) -> operator_pb2.SizeSource:

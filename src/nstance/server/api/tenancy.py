@@ -4,6 +4,8 @@ The tenant comes only from the certificate. Something of another tenant and some
 answer at the same cost, so every lookup of the operator API goes through this class.
 """
 
+import re
+
 from nstance.config.resolve import Resolved
 from nstance.model import ids
 from nstance.model.ids import GroupKey, GroupName, InstanceId
@@ -13,13 +15,25 @@ from nstance.server.config.active_config import ActiveConfig
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.wire import status
 
+# What an operator that acts for people says about them. It is a note for the history, never a right: what is allowed
+# depends only on the certificate.
+PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+:/-]{0,95}")
+
 
 class Tenancy:
-    def __init__(self, who: names.Operator, active_config: ActiveConfig, records: CommittedRecords) -> None:
+    def __init__(
+        self, who: names.Operator, active_config: ActiveConfig, records: CommittedRecords, *, person: str = ""
+    ) -> None:
         self.who = who
+        self.person = person if PERSON.fullmatch(person) else ""
         self.tenant = who.tenant
         self._active_config = active_config
         self._records = records
+
+    @property
+    def by(self) -> str:
+        """Who asked, for the history: the operator, and the person for whom it asked."""
+        return f"{self.who.id} for {self.person}" if self.person else self.who.id
 
     def key(self, name: str) -> GroupKey:
         """The key of a group that need not exist."""

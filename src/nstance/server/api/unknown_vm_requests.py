@@ -33,7 +33,7 @@ class UnknownVmRequests:
         key = key_of(vm)
         if key not in self._shard.desired_groups:
             raise status.failed_precondition(f"its group {key.name} is not configured: create the group first")
-        event = ev.AdoptionRequested(vm.id, tenancy.who.id)
+        event = ev.AdoptionRequested(vm.id, tenancy.by)
         refusal, outcome = await self._requests.do(event, key, vm.id, dry_run=dry_run)
         match refusal:
             case None if outcome is not None:
@@ -52,7 +52,7 @@ class UnknownVmRequests:
 
     async def release(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> operator_pb2.ReleaseInstanceResponse:
         vm = self._find(tenancy, id).vm
-        event = ev.ReleaseRequested(vm.id, tenancy.who.id)
+        event = ev.ReleaseRequested(vm.id, tenancy.by)
         refusal, _ = await self._requests.do(event, key_of(vm), vm.id, dry_run=dry_run)
         if refusal is not None:
             raise _no_vm()

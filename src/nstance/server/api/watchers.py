@@ -16,8 +16,11 @@ from nstance.clock import Clock
 from nstance.model.decision import TROUBLE
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import ENDED, Instance, Put, State
+from nstance.objects import slots
 from nstance.server.api.statuses import Statuses
+from nstance.server.cache.cache import Event
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
+from nstance.server.leader import history
 from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.v1 import operator_pb2
@@ -40,11 +43,12 @@ class Kinds:
     groups: bool
     instances: bool
     errors: bool
+    events: bool = False  # only if requested by name
 
 
 def kinds(request: operator_pb2.WatchRequest) -> Kinds:
     """A request without any kind means all."""
-    requested = Kinds(request.groups, request.instances, request.errors)
+    requested = Kinds(request.groups, request.instances, request.errors, request.events)
     return requested if requested != Kinds(False, False, False) else Kinds(True, True, True)
 
 
@@ -172,6 +176,15 @@ class Watchers:
             for watcher in watching:
                 watcher.offer(Message(instance=event))
 
+    def on_slot(self, slot: slots.Slot) -> None:
+        """The slot is in the journal, and so are its events."""
+        if not any(watcher.kinds.events for watching in self._watchers.values() for watcher in watching):
+            return
+        for event in history.events(slot):
+            for watcher in self._watchers.get(event.tenant, ()):
+                if watcher.kinds.events:
+                    watcher.offer(Message(event=event_message(event)))
+
     def on_readiness_change(self, id: InstanceId) -> None:
         """The readiness of a running instance changes without its record."""
         instance = self._records.get(id)
@@ -232,3 +245,15 @@ class Watchers:
         configuration = self._active_config.configuration
         resolved = configuration.groups.get(key)
         return self._statuses.group(resolved, configuration.dynamic.groups.get(key)) if resolved is not None else None
+
+
+def event_message(event: Event) -> operator_pb2.Event:
+    return operator_pb2.Event(
+        time_unix_ms=int(event.time * 1000),
+        group=event.group,
+        instance_id=event.instance,
+        reason=event.code,
+        message=event.message,
+        id=event.id,
+        trouble=event.needs_attention,
+    )

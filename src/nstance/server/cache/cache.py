@@ -129,17 +129,21 @@ class Cache:
         tenant: TenantId | None = None,
         group: str | None = None,
         instance: str | None = None,
+        reasons: Sequence[str] = (),
         after: int = 0,
         limit: int = 100,
     ) -> list[Event]:
-        """Oldest first. Without `after` the newest ones; with it those that follow, so that a reader misses none."""
+        """Oldest first. Without `after` the newest ones; with it those that follow, so that a reader misses none.
+        `reasons`: only of these codes, if there are any."""
         filters = {"tenant": tenant, '"group"': group, "instance": instance}
         used = {column: value for column, value in filters.items() if value is not None}
-        where = " AND ".join([*(f"{column} = ?" for column in used), "id > ?"])
+        among = [f"code IN ({', '.join('?' * len(reasons))})"] if reasons else []
+        where = " AND ".join([*(f"{column} = ?" for column in used), *among, "id > ?"])
         rows = await self._rows(
             f'SELECT id, time, tenant, "group", instance, code, message FROM events WHERE {where}'
             f" ORDER BY id{'' if after else ' DESC'} LIMIT ?",
             *used.values(),
+            *reasons,
             after,
             max(1, min(limit, MAX_EVENTS_PER_QUERY)),
         )

@@ -31,6 +31,7 @@ class Source(Generic[K, V]):
     fields: Callable[[K], Mapping[str, object]]  # that name the value in logs
     interval: Callable[[], float]
     retry_delay: Callable[[int], float]  # after so many failures
+    log_level: int = logging.INFO  # of a new value
 
 
 class RefreshedValues(Generic[K, V]):
@@ -78,7 +79,7 @@ class RefreshedValues(Generic[K, V]):
         has_recovered = self.problems.pop(key, None) is not None
         if has_recovered or self.values.get(key) != value:
             self.values[key] = value
-            log.info("value refreshed", extra=dict(self._source.fields(key)))
+            log.log(self._source.log_level, "value refreshed", extra=dict(self._source.fields(key)))
             self._on_change()
 
     def _on_failure(self, key: K, problem: str, failures: int) -> float:

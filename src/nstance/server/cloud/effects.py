@@ -19,6 +19,7 @@ from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance
+from nstance.model.offer import CapacityScope
 from nstance.objects.journal import DeposedError
 from nstance.providers import errors
 from nstance.providers.port import Console, CreateRequest, Instances, Status, Vm
@@ -64,6 +65,16 @@ def _vm_created(vm: Vm, *, seen: bool) -> ev.VmCreated:
     return ev.VmCreated(vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=seen)
 
 
+def _create_failed(instance: Instance, error: errors.ProviderError) -> ev.VmCreateFailed:
+    failure = next(failure for kind, failure in FAILURES if isinstance(error, kind))
+    scope: CapacityScope | None = None
+    if isinstance(error, errors.NoCapacityError):
+        scope = error.scope
+    elif failure is not ev.Failure.REFUSED:
+        scope = CapacityScope.OFFER  # a server error
+    return ev.VmCreateFailed(instance.id, failure, str(error), scope)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectContext:
     """What effects need from the leader."""
@@ -76,6 +87,7 @@ class EffectContext:
     settings: Callable[[], ShardConfig]  # read each time, so that new settings apply at once
     make_request: Callable[[Instance], CreateRequest]
     is_wanted: Callable[[InstanceId], bool]  # the instance is not about to be deleted
+    is_exhausted: Callable[[Instance], bool]  # its offer is known to have no capacity
     post: Callable[[ev.Event], None]
     wait_deregistered: Callable[[Instance], Awaitable[None]]  # from its load balancers
     on_console_output: Callable[[Instance, str], None]  # of a VM that failed
@@ -143,12 +155,13 @@ class Effects:
         context = self._context
 
         def is_wanted() -> bool:
-            return context.is_wanted(instance.id)
+            # A call that may find the VM of an earlier one is sent in any case.
+            return context.is_wanted(instance.id) and (may_exist or not context.is_exhausted(instance))
 
         async with self._creates:
             place = await self._calls.creates.wait_turn(is_wanted=is_wanted)
             if not is_wanted():
-                self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNSENT, "it is not wanted any more"))
+                self._post(self._not_sent(instance))
                 return
             try:
                 request = context.make_request(instance)
@@ -177,13 +190,18 @@ class Effects:
                 context.metrics.created(instance.key, self._clock.monotonic() - started)
             except NotSentError as error:
                 # A throttled call made no VM, but only without any call is that certain.
-                failure = ev.Failure.UNAVAILABLE if error.tried else ev.Failure.UNSENT
-                event = ev.VmCreateFailed(instance.id, failure, str(error))
+                tried = ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(error))
+                event = tried if error.tried else self._not_sent(instance)
             except errors.ProviderError as error:
-                failure = next(failure for kind, failure in FAILURES if isinstance(error, kind))
-                event = ev.VmCreateFailed(instance.id, failure, str(error))
+                event = _create_failed(instance, error)
             await points.reach(points.Point.AFTER_CREATE)
             self._post(event)
+
+    def _not_sent(self, instance: Instance) -> ev.VmCreateFailed:
+        if self._context.is_wanted(instance.id):
+            message = "refused to another instance while this one waited for its turn"
+            return ev.VmCreateFailed(instance.id, ev.Failure.SKIPPED, message)
+        return ev.VmCreateFailed(instance.id, ev.Failure.UNSENT, "it is not wanted any more")
 
     async def _find_stale(self, instance: Instance) -> None:
         """The configuration has changed since the intent, so the request cannot be repeated; the VM is only looked up."""

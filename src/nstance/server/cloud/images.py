@@ -56,7 +56,7 @@ class Images:
         lookups = [
             (name, image)
             for name, image in images.items()
-            if self._provider is not None and image.filters and image.provider in (None, kind)
+            if self._provider is not None and (image.filters or image.ssm_parameter) and image.provider in (None, kind)
         ]
         self._looked_up = frozenset(name for name, _ in lookups)
         self._ids.configure(lookups)
@@ -83,13 +83,7 @@ class Images:
         return image.fallback or None if (name, image) in self._ids.problems else None
 
     async def _fetch(self, lookup: Lookup, known: str | None) -> str:
-        image = lookup[1]
-        query = ImageQuery(
-            filters={each.name: each.values for each in image.filters},
-            owners=image.owners,
-            sort=image.sort,
-            order=image.order,
-        )
+        query = image_query(lookup[1])
         provider = self._provider
         assert provider is not None, "without it no image is looked up"
         return await self._calls.once("find_image", self._calls.others, lambda: provider.find_image(query))
@@ -100,6 +94,16 @@ class Images:
     def _save(self, lookup: Lookup, id: str) -> None:
         if self._cache is not None:
             self._cache.put_image(_cache_key(lookup), id)
+
+
+def image_query(image: workload.Image) -> ImageQuery:
+    return ImageQuery(
+        filters={each.name: each.values for each in image.filters},
+        owners=image.owners,
+        sort=image.sort,
+        order=image.order,
+        parameter=image.ssm_parameter,
+    )
 
 
 def _cache_key(lookup: Lookup) -> str:

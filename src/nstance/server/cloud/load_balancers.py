@@ -9,6 +9,7 @@ its opposite; only the next listing shows that.
 import asyncio
 import functools
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,6 +31,7 @@ from nstance.tasks.keyed_tasks import KeyedTasks
 log = logging.getLogger(__name__)
 
 DEREGISTER_TIMEOUT_SECONDS = 5.0  # that a deletion waits
+DRAINING_INTERVAL_SECONDS = 2.0
 MAX_CONCURRENT_CALLS = 8  # of each kind, for each balancer
 BATCH_SECONDS = 0.01
 RETRY = Backoff(1.0, 60.0)
@@ -55,6 +57,7 @@ class BalancerContext:
     clock: Clock
     calls: ProviderCalls
     cache: Cache | None = None
+    drains_targets: bool = False  # a deregistered target keeps its connections for a while
     records: dict[InstanceId, Instance] = field(default_factory=dict)  # as in the journal: the shard runs ahead
     ready: set[InstanceId] = field(default_factory=set)
 
@@ -69,15 +72,18 @@ class LoadBalancers:
         self._balancers: dict[str, LoadBalancerSync] = {}
         self._workers = KeyedTasks[str](lambda name: self._balancers[name].run())
 
-    def configure(self, names: list[str]) -> None:
+    def configure(self, targets: Iterable[port.LoadBalancer]) -> None:
         """A balancer that is no longer named keeps its members, because it cannot be called any more."""
         provider = self._context.provider
         if provider is None:
             return
-        self._balancers = {
-            name: self._balancers.get(name) or LoadBalancerSync(name, provider, self._context) for name in names
-        }
-        self._workers.want(names)
+        kept, self._balancers = self._balancers, {}
+        for target in targets:
+            self._balancers[target.name] = sync = kept.get(target.name) or LoadBalancerSync(
+                target, provider, self._context
+            )
+            sync.target = target
+        self._workers.want(self._balancers)
         for balancer in self._balancers.values():
             balancer.wake()
 
@@ -107,7 +113,21 @@ class LoadBalancers:
                     self._ready.discard(id)
 
     async def wait_deregistered(self, instance: Instance) -> None:
-        """Until no balancer has the instance as a member, or until that takes too long."""
+        """Until no balancer has the instance as a member or connections to it, or until that takes too long."""
+        await self._wait_for_calls(instance)
+        if self._context.drains_targets:
+            await self._wait_for_connections(instance)
+
+    async def _wait_for_connections(self, instance: Instance) -> None:
+        """A balancer keeps connections for a delay of its own. The deadline of the instance's drain bounds the wait."""
+        if instance.drain is None or instance.provider_id is None:
+            return
+        clock, deadline = self._context.clock, instance.drain.deadline
+        for balancer in [each for each in self._balancers.values() if each.is_used_by(instance)]:
+            while (left := deadline - clock.steady()) > 0 and await balancer.is_draining(instance.provider_id):
+                await clock.sleep(min(left, DRAINING_INTERVAL_SECONDS))
+
+    async def _wait_for_calls(self, instance: Instance) -> None:
         holding = [balancer for balancer in self._balancers.values() if balancer.may_hold(instance)]
         if not holding:
             return
@@ -135,7 +155,7 @@ class LoadBalancers:
 class LoadBalancerSync:
     """One load balancer: its members as far as known, and the calls in flight."""
 
-    name: str
+    target: port.LoadBalancer
     provider: port.LoadBalancers
     context: BalancerContext
     is_listed: bool = False
@@ -154,6 +174,10 @@ class LoadBalancerSync:
         default_factory=lambda: {verb: asyncio.Semaphore(MAX_CONCURRENT_CALLS) for verb in Verb}
     )
 
+    @property
+    def name(self) -> str:
+        return self.target.name
+
     def wake(self) -> None:
         self._wake.set()
 
@@ -170,6 +194,17 @@ class LoadBalancerSync:
         if known is None:
             known = instance.provider_id in self._members or self.is_used_by(instance)
         return known or instance.provider_id in self._in_flight
+
+    async def is_draining(self, id: ProviderId) -> bool:
+        """Also if that cannot be found out."""
+        calls = self.context.calls
+        try:
+            return await calls.once(
+                "load_balancer_members", calls.others, lambda: self.provider.is_draining(self.target, id)
+            )
+        except errors.ProviderError as error:
+            log.info("failed to get the state of a target", extra={"balancer": self.name, "error": str(error)})
+            return True
 
     def deregistered(self, id: ProviderId) -> asyncio.Event:
         """Set when a VM that may be a member is no member any more."""
@@ -230,7 +265,7 @@ class LoadBalancerSync:
         calls = self.context.calls
         try:
             members = await calls.once(
-                "load_balancer_members", calls.others, lambda: self.provider.list_targets(self.name)
+                "load_balancer_members", calls.others, lambda: self.provider.list_targets(self.target)
             )
         except DeposedError:
             return
@@ -238,7 +273,7 @@ class LoadBalancerSync:
             self._on_list_failure(error)
             return
         newer = {id: self._members[id] for id in self._called if id in self._members}
-        self._members = {**dict.fromkeys(members, True), **newer}
+        self._members = {**{id: is_whole or None for id, is_whole in members.items()}, **newer}
         self.is_listed, self._list_failures = True, 0
         self._list_at = self.context.clock.monotonic() + self.context.active_config.configuration.policy.gc_interval
         for id in [id for id in self._deregistered if self.is_member(id) is False and id not in self._in_flight]:
@@ -308,7 +343,7 @@ class LoadBalancerSync:
                 await calls.once(
                     f"load_balancer_{verb.value}",
                     queue,
-                    lambda: act(self.name, id),
+                    lambda: act(self.target, id),
                     is_wanted=lambda: self._is_wanted(verb, instance),
                 )
             except (DeposedError, NotSentError):

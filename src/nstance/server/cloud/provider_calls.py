@@ -93,6 +93,11 @@ class ProviderCalls:
                 raise NotSentError(tried=tried) from None
             await queue.wait_turn(place, is_wanted=is_wanted)
 
+    @property
+    def rate(self) -> float:
+        """Calls per second while the provider throttles; 0: not limited."""
+        return self._limiter.rate if self._limiter.is_limited else 0.0
+
     def close(self) -> None:
         self._limiter.close()
 

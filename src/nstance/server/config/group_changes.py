@@ -45,7 +45,10 @@ def describe(old: Group | None, new: Group | None) -> str:
     names = {
         "size": "size",
         "template": "template",
-        "instance_type": "instance type",
+        "instance_types": "instance type",
+        "markets": "markets",
+        "prefer": "preference",
+        "capacity_retry": "capacity retry",
         "subnet_pool": "subnet pool",
         "drain_timeout": "drain timeout",
         "max_surge": "max surge",

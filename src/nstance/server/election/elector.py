@@ -4,14 +4,15 @@ A server is a standby (`Standby`) or leads a term (`HeldLease`).
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 from nstance.core import election as rules
-from nstance.core.claims import Claim
+from nstance.core.claims import Attempt, Claim
 from nstance.objects import errors, settle
 from nstance.objects.journal import DeposedError
-from nstance.objects.lease import Lease
+from nstance.objects.lease import BadLeaseError, Lease
 from nstance.objects.slots import DamagedError
 from nstance.server.election import peers
 from nstance.server.election.context import ElectionContext
@@ -41,9 +42,11 @@ class Elector:
         `on_tail`: a heartbeat named the journal's length."""
         self.term: Term | None = None
         self.damage = ""  # of the journal, if it ended this server's last term
+        self.lease_damage = ""  # why the lease object cannot be read
         self._context = context
         self._dialer = dialer
         self._tail = tail
+        self._floor = floor
         self._time = ShardTime(
             context.store, context.key, clock=context.clock, anchor=context.anchor, timeout=context.timeout
         )
@@ -64,6 +67,10 @@ class Elector:
     def held(self) -> Lease | None:
         """The lease while this server holds it, even if it may not act now."""
         return self._held.lease if self._held is not None and self.term is not None else None
+
+    def standbys(self) -> dict[str, float]:
+        """How many seconds ago each standby answered this leader; empty while it does not lead."""
+        return self._held.standbys() if self._held is not None and self.term is not None else {}
 
     def set_tail(self, tail: int) -> None:
         """The journal has this length now: the next heartbeat names it."""
@@ -109,7 +116,7 @@ class Elector:
         standby, rng = self._standby, self._context.rng
         renewed: Claim | None = None
         while not self._stopping:
-            target, wait = (renewed, 0.0) if renewed is not None else await standby.target()
+            target, wait = (renewed, 0.0) if renewed is not None else await self._find_target()
             renewed = None
             self._lease_checked.set()
             if target is None:
@@ -124,7 +131,8 @@ class Elector:
                 await held.claim(target)
                 return held
             except settle.OvertakenError as overtaken:
-                renewed = standby.on_overtaken(overtaken.found)
+                with contextlib.suppress(BadLeaseError):  # the next read reports it
+                    renewed = standby.on_overtaken(overtaken.found)
                 wait = 0.0 if renewed is not None else rng.uniform(0.0, self._context.timings.poll / 2)
             except errors.StorageError as problem:
                 log.debug("failed to claim the lease", extra={"error": str(problem)})
@@ -132,6 +140,25 @@ class Elector:
             standby.claiming = False
             await self._sleep(wait)
         return None
+
+    async def _find_target(self) -> Attempt:
+        """What to claim, or how long to wait. Damaged storage is retried, because a person will repair it; a claim would only
+        make the epoch grow."""
+        try:
+            if self.damage:  # it counts until somebody leads: a journal that lacks its last slots reads well
+                await self._floor()
+            found = await self._standby.target()
+            self.lease_damage = ""
+            return found
+        except DamagedError as damage:
+            self.damage = str(damage)
+        except BadLeaseError as damage:
+            if self.lease_damage != str(damage):
+                log.error("failed to read the lease: nobody can lead", extra={"error": str(damage)})
+            self.lease_damage = str(damage)
+        except (errors.StorageError, TimeoutError) as problem:
+            log.debug("failed to read the journal", extra={"error": str(problem)})
+        return None, self._context.rng.uniform(0.5, 1.0) * ABSTAIN_SECONDS
 
     async def _keep_link(self) -> None:
         """While standing by, keep a link to the server that the lease names."""

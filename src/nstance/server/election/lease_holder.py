@@ -171,7 +171,8 @@ class HeldLease:
     def _end_if_long_frozen(self) -> None:
         """Another leader would count the agents that stay connected here as unresponsive, so they are released in time."""
         self._frozen_beats = 0 if self.term.leading() else self._frozen_beats + 1
-        most = self._context.adapted().frozen_most
+        has_standby = bool(self._links or self.lease.members)
+        most = rules.frozen_limit(self._context.timings, self._context.latency(), has_standby=has_standby)
         if self._frozen_beats * self._context.timings.heartbeat > most:
             self.term.end(f"the lease could not be renewed for {most:.0f} s{self._last_error}")
 
@@ -206,13 +207,19 @@ class HeldLease:
             case _:
                 pass
 
+    def standbys(self) -> dict[str, float]:
+        """How many seconds ago each linked standby answered a heartbeat; those that never did are left out."""
+        now = self._context.clock.monotonic()
+        answers = ((linked.holder.server, self._answered.get(name)) for name, linked in self._links.items())
+        return {server: now - answer.sent for server, answer in answers if answer is not None}
+
     async def release(self) -> None:
         """Release the lease, so that a standby need not wait. `renew` must have ended."""
         await points.reach(points.Point.BEFORE_RELEASE)
         try:
             async with asyncio.timeout(max(RELEASE_SECONDS, 2 * self._context.timeout())):
                 version = await self._write_free()
-        except (errors.StorageError, TimeoutError) as problem:
+        except (errors.StorageError, lease.BadLeaseError, TimeoutError) as problem:
             log.warning(
                 "failed to release the lease: a standby has to wait until it ends", extra={"error": str(problem)}
             )
@@ -299,7 +306,7 @@ class HeldLease:
         while not self.term.ended.is_set():
             try:
                 found = await self._context.read()
-            except (errors.StorageError, TimeoutError):
+            except (errors.StorageError, lease.BadLeaseError, TimeoutError):
                 await self._context.clock.sleep(self._context.rng.uniform(0.05, 0.2))
                 continue
             return found is not None and (found.lease.op in self._own_ops() or found.lease.holder == self._context.me)

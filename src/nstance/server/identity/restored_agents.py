@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 _UNREGISTERED = frozenset({State.PENDING, State.STARTING})
 
 
-async def recognize_agent(shard: Shard, connection: Connection) -> None:
-    """Call this before an agent is admitted. Raises DeposedError, OverloadedError or PERMISSION_DENIED."""
+def recognize_agent(shard: Shard, connection: Connection) -> ev.Registered | None:
+    """Call this before an agent is admitted. Returns what the shard must know first. Raises PERMISSION_DENIED."""
     name = connection.identity
     assert isinstance(name, names.Agent)
     instance = shard.instances.get(name.id)
     if instance is not None and (instance.tenant != name.tenant or instance.state not in _UNREGISTERED):
-        return
+        return None
     agent = _agent_identity(name, connection)
     if agent is None:
-        return
+        return None
     owner = shard.owner_of_key(agent.public_key)
     if owner is not None and owner != name.id:
         message = f"connection of {name.id} rejected: its certificate has the key of {owner}"
@@ -40,18 +40,16 @@ async def recognize_agent(shard: Shard, connection: Connection) -> None:
         shard.event_log.record(GroupKey(name.tenant, GroupName("")), ReasonCode.SECURITY, message)
         raise status.denied("this key belongs to another instance")
     if instance is not None:
-        await shard.ask(
-            ev.Registered(
-                id=name.id,
-                public_key=agent.public_key,
-                certificate_serial=agent.certificate_serial,
-                certificate_expires=agent.certificate_expires,
-            )
+        return ev.Registered(
+            id=name.id,
+            public_key=agent.public_key,
+            certificate_serial=agent.certificate_serial,
+            certificate_expires=agent.certificate_expires,
         )
-        return
     key = shard.unknown.present(agent)
     if key is not None:
         shard.look_again([key])
+    return None
 
 
 def _agent_identity(name: names.Agent, connection: Connection) -> AgentIdentity | None:

@@ -2,6 +2,9 @@
 
 The trap: a bucket that does not answer, or a CA that cannot be read any more, must neither stop the renewal of this
 server's certificate nor make a leader unhealthy. The CA that was read last stays in use.
+
+Encryption keys are read with the CA, and again when a secret is sealed with an unknown one. So a rotated key needs no
+restart.
 """
 
 import logging
@@ -13,13 +16,13 @@ from nstance.authority.keyset import Authority
 from nstance.clock import Clock, Rng
 from nstance.config.model.settings import Settings
 from nstance.model.ids import ClusterId
-from nstance.objects import errors
+from nstance.objects import errors, settle
 from nstance.objects.port import ObjectStore
 from nstance.pki import fields, names
 from nstance.secretstore import errors as secret_errors
-from nstance.secretstore import keys as key_sources
-from nstance.secretstore import kinds, sealing
+from nstance.secretstore import keys, kinds, sealing
 from nstance.secretstore import port as secret_port
+from nstance.secretstore.aws.clients import AwsClients
 from nstance.server.errors import FatalError
 from nstance.server.identity.certificate_expiry import CertificateExpiry
 from nstance.server.identity.issuer import Issuer, server_identity
@@ -29,6 +32,8 @@ from nstance.server.workload import rendering
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 300.0  # well below the time between publishing a new key and using it
+REFRESH_SECONDS = 10.0  # the shortest time between two readings of the keys for secrets that cannot be opened
+RETRYABLE = (errors.StorageError, secret_errors.SecretError, TimeoutError)
 
 
 class Trust:
@@ -36,19 +41,25 @@ class Trust:
         """`store` is the cluster's."""
         self._store = store
         self._settings = settings
+        self._cluster = ClusterId(settings.cluster.id)
         self._insecure_dev = insecure_dev
         self._clock = clock
         self._rng = rng
+        self._aws = AwsClients(region=_region(settings), clock=clock, rng=rng, environment=os.environ)
         self._warned = False
+        self._refreshed: tuple[float, sealing.Sealer] | None = None  # when keys were last read again
+
+    async def close(self) -> None:
+        await self._aws.close()
 
     async def read(self) -> Authority:
-        """Raises FatalError, or a storage error after which a retry may help."""
+        """Raises FatalError, or one of `RETRYABLE`."""
         try:
             return await authorities.open_authority(
                 self._store,
                 self._paths(),
-                keyring=self._keyring(),
-                cluster=ClusterId(self._settings.cluster.id),
+                keyring=await self._keyring(),
+                cluster=self._cluster,
                 clock=self._clock,
                 rng=self._rng,
                 create=True,
@@ -56,22 +67,28 @@ class Trust:
                 subject=_subject(self._settings),
                 life=self._settings.ca.ttl,
             )
-        except (authority_errors.AuthorityError, secret_errors.SecretError) as problem:
+        except secret_errors.BadKeyError as problem:
+            raise FatalError(f"failed to read the encryption key: {problem}") from problem
+        except authority_errors.AuthorityError as problem:
             raise FatalError(str(problem)) from problem
 
-    def secret_store(self) -> secret_port.SecretStore:
+    async def secret_store(self) -> secret_port.SecretStore:
+        """Raises FatalError, or one of `RETRYABLE`. Nothing is created."""
         settings = self._settings.cluster.secrets
         sealed = settings.provider == kinds.StoreKind.OBJECT_STORAGE.value
         try:
+            sealer = await self._sealer() if sealed else None
+        except secret_errors.BadKeyError as problem:
+            raise FatalError(f"failed to read the encryption key: {problem}") from problem
+        try:
             return kinds.open_store(
                 settings.provider,
-                objects=self._store,
-                # Of other stores the prefix is a directory, or the beginning of variables' names.
+                kinds.Backends(objects=self._store, aws=self._aws, environment=os.environ, rng=self._rng),
+                # Of other stores the prefix is a directory, or the beginning of names.
                 prefix=self._paths().secret_prefix if sealed else settings.prefix,
-                sealer=kinds.sealer(self._keyring(), insecure_dev=self._insecure_dev) if sealed else None,
-                cluster=ClusterId(self._settings.cluster.id),
-                rng=self._rng,
-                environment=os.environ,
+                cluster=self._cluster,
+                sealer=sealer,
+                refresh=self._refresh,
             )
         except secret_errors.SecretError as problem:
             raise FatalError(f"failed to open the secret store: {problem}") from problem
@@ -89,7 +106,7 @@ class Trust:
             authority = issuer.authority
             try:
                 authority = await self.read()
-            except (FatalError, errors.StorageError, TimeoutError) as problem:
+            except (FatalError, *RETRYABLE) as problem:
                 log.error("failed to read the cluster's CA: the known one stays", extra={"error": str(problem)})
             changed = authority.bundle != contexts.ca_pem
             issuer.authority = authority
@@ -101,23 +118,53 @@ class Trust:
                 due = clock.wall() + (identity.expires - clock.wall()) * 2 / 3
                 log.info("server certificate renewed")
 
-    def _keyring(self) -> sealing.Keyring | None:
+    async def _keyring(self) -> sealing.Keyring | None:
+        """None only with --insecure-dev and without a key. Raises SecretError."""
         settings = self._settings.cluster.secrets
-        if settings.encryption_key is None:
+        location = settings.encryption_key or keys.stored_key(
+            settings.provider, kinds.cloud_prefix(settings.prefix, self._cluster)
+        )
+        if location is None:
             return None
         try:
-            current, *old = (
-                key_sources.read_key(source.provider, source.source, environment=os.environ)
-                for source in (settings.encryption_key, *settings.old_encryption_keys)
-            )
-        except secret_errors.SecretError as problem:
-            if self._insecure_dev:
-                if not self._warned:
-                    log.warning("no encryption key, secrets are stored unencrypted: %s", problem)
-                self._warned = True
-                return None
-            raise FatalError(f"failed to read the encryption key: {problem}") from problem
-        return sealing.Keyring(current, tuple(old))
+            return await self._read_keyring(location)
+        except secret_errors.NotFoundError as problem:
+            if settings.encryption_key is not None:
+                raise
+            await self._create_key(location, problem)
+            return await self._read_keyring(location)
+        except secret_errors.BadKeyError as problem:
+            if not self._insecure_dev:
+                raise
+            if not self._warned:
+                log.warning("no encryption key, secrets are stored unencrypted: %s", problem)
+            self._warned = True
+            return None
+
+    async def _read_keyring(self, location: keys.Location) -> sealing.Keyring:
+        old = self._settings.cluster.secrets.old_encryption_keys
+        return await keys.read_keyring(location, old, environment=os.environ, aws=self._aws)
+
+    async def _create_key(self, location: keys.Location, problem: secret_errors.NotFoundError) -> None:
+        """For the first server of a cluster. A CA that exists was sealed with another key: a new one cannot open it."""
+        sealed_ca = self._paths().sealed_ca
+        if await settle.read(self._store, sealed_ca) is not None:
+            raise secret_errors.PermanentError(
+                f"{problem}, and {sealed_ca} was sealed with it; restore the key, "
+                "or correct cluster.secrets.prefix and region"
+            ) from problem
+        log.info("encryption key created", extra={"store": location.provider, "key": location.source})
+        await keys.create_stored_key(location, self._aws)
+
+    async def _sealer(self) -> sealing.Sealer:
+        return kinds.sealer(await self._keyring(), insecure_dev=self._insecure_dev)
+
+    async def _refresh(self) -> sealing.Sealer:
+        """The keys as they are now, or as they were a moment ago: many secrets may be asked for at once."""
+        now = self._clock.monotonic()
+        if self._refreshed is None or now - self._refreshed[0] >= REFRESH_SECONDS:
+            self._refreshed = now, await self._sealer()
+        return self._refreshed[1]
 
     def _paths(self) -> authorities.Places:
         """The CA and the nonce key are sealed in object storage, whichever store holds other secrets."""
@@ -125,6 +172,11 @@ class Trust:
         if cluster.secrets.provider != kinds.StoreKind.OBJECT_STORAGE.value:
             return authorities.Places(cluster.storage.prefix)
         return authorities.Places(cluster.storage.prefix, cluster.secrets.prefix)
+
+
+def _region(settings: Settings) -> str:
+    infra = settings.shard.infra
+    return settings.cluster.secrets.region or (infra.region if infra.provider == "aws" else "")
 
 
 def _subject(settings: Settings) -> fields.Subject | None:

@@ -1,7 +1,7 @@
 """What connected agents have to be told because a decision or the configuration changed something of theirs."""
 
 from nstance.config.resolve import Resolved
-from nstance.model.ids import InstanceId
+from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import ENDED, Remove, State
 from nstance.server.config.active_config import ConfigChange
 from nstance.server.leader.vm_requests import VmRequests
@@ -28,14 +28,20 @@ class AgentUpdates:
         """Instances whose keys or files may have changed. Waking an agent costs more than comparing its group, and most
         changes are of one group among hundreds."""
         before, after = change.before.groups, change.after.groups
-        changed = [
-            key
-            for key, old in before.items()
-            if (new := after.get(key)) is not old and _files_hash(old) != _files_hash(new)
-        ]
-        return [
-            id for key in (*changed, *(key for key in after if key not in before)) for id in self._state.members(key)
-        ]
+        affected = [id for key in after if key not in before for id in self._state.members(key)]
+        for key, old in before.items():
+            new = after.get(key)
+            if new is not old and _files_hash(old) != _files_hash(new):
+                # An instance of the revision that was current until now keeps its files.
+                members = self._state.members(key).values()
+                affected += [m.id for m in members if _files_hash(self._vm_requests.resolve(m)) != _files_hash(old)]
+        return affected
+
+    def on_revision_read(self, key: GroupKey) -> None:
+        """Nothing was sent to the instances of that revision until now."""
+        affected = list(self._state.members(key))
+        self._agents.nudge(affected)
+        self._agents.ask_keys(affected)
 
     def on_committed(self, committed: Committed) -> None:
         """New addresses mean new files; agents of deleted instances are disconnected."""

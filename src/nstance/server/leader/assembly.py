@@ -7,7 +7,7 @@ from typing import Any
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, TenantId
-from nstance.providers.port import Capabilities, capabilities_of
+from nstance.providers.port import Capabilities, LoadBalancer, capabilities_of
 from nstance.server.cloud.effects import EffectContext, Effects
 from nstance.server.cloud.inventory import InventoryReconciler
 from nstance.server.cloud.leader_address import LeaderAddress
@@ -20,7 +20,9 @@ from nstance.server.leader.agent_updates import AgentUpdates
 from nstance.server.leader.blocked_groups import BlockedGroups
 from nstance.server.leader.console_output import ConsoleOutput
 from nstance.server.leader.context import TermContext
+from nstance.server.leader.earlier_revisions import EarlierRevisions
 from nstance.server.leader.environment import Environment
+from nstance.server.leader.fallbacks import Fallbacks
 from nstance.server.leader.held_groups import HeldGroups
 from nstance.server.leader.readiness import Readiness
 from nstance.server.leader.revision_store import RevisionStore
@@ -42,6 +44,7 @@ class TermWork:
     inventory: InventoryReconciler
     leader_address: LeaderAddress
     held_groups: HeldGroups
+    earlier: EarlierRevisions
 
     def background(self, context: TermContext) -> list[Coroutine[Any, Any, None]]:
         return [
@@ -49,8 +52,10 @@ class TermWork:
             context.supplies.subnets.run(),
             context.supplies.images.run(),
             context.supplies.userdata.run(),
+            context.supplies.agent.run(),
             context.load_balancers.run(),
             context.revisions.run(),
+            self.earlier.run(),
         ]
 
 
@@ -69,10 +74,15 @@ def assemble(
         settings=lambda: active_config.shard_settings,
         record_event=parts.event_log.record_for_all,
     )
-    supplies = Supplies(env.provider, calls, active_config, clock=clock, cache=env.cache)
-    vm_requests = VmRequests(active_config, supplies, env.issuer, parts.event_log, env.advertised)
-    blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
+    if capabilities.alarms is not None:
+        capabilities.alarms.on_alarm(lambda problem: parts.event_log.record_for_all(ReasonCode.CREDENTIALS, problem))
     revisions = RevisionStore(parts, active_config, env.store)
+    earlier = EarlierRevisions(parts, active_config, revisions)
+    supplies = Supplies(env.provider, calls, active_config, earlier, clock=clock, store=env.store, cache=env.cache)
+    vm_requests = VmRequests(active_config, earlier, supplies, env.issuer, parts, env.advertised)
+    blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
+    fallbacks = Fallbacks(state.group_records, active_config, earlier, blocked_groups, parts.inbox)
+    supplies.subscribe(fallbacks.update)
     load_balancers = LoadBalancers(
         BalancerContext(
             shard=parts,
@@ -81,6 +91,7 @@ def assemble(
             clock=clock,
             calls=calls,
             cache=env.cache,
+            drains_targets=env.provider.traits.drains_targets,
         )
     )
     effects = Effects(
@@ -93,6 +104,7 @@ def assemble(
             settings=lambda: active_config.shard_settings,
             make_request=vm_requests.make,
             is_wanted=state.is_wanted,
+            is_exhausted=lambda instance: shard.offers.is_exhausted(instance),
             post=parts.inbox.post,
             wait_deregistered=load_balancers.wait_deregistered,
             on_console_output=ConsoleOutput(env.issuer, parts.event_log).record,
@@ -107,6 +119,7 @@ def assemble(
             crowded_subnets=lambda: supplies.subnets.crowded,
             blocked_reason=blocked_groups.reason,
             is_revision_stored=revisions.is_stored,
+            find_fallback=fallbacks.find,
         ),
         policy=configuration.policy,
         groups_lost=configuration.dynamic_version is None,
@@ -117,7 +130,14 @@ def assemble(
     held_groups = HeldGroups(shard)
     updates = AgentUpdates(state, agents, vm_requests)
     step_times = StepTimes(clock)
+    earlier.subscribe(
+        supplies.on_revision_read,
+        readiness.update,
+        updates.on_revision_read,
+        lambda key: parts.inbox.look_again([key]),
+    )
     active_config.subscribe(
+        earlier.on_config_change,
         supplies.on_config_change,
         vm_requests.refresh,
         lambda change: _configure_shard(shard, change.after),
@@ -156,6 +176,7 @@ def assemble(
         blocked_groups=blocked_groups,
         revisions=revisions,
         step_times=step_times,
+        provider_rate=lambda: calls.rate,
     )
     work = TermWork(
         effects=effects,
@@ -175,6 +196,7 @@ def assemble(
             is_configured=lambda: active_config.shard_settings.leader_network is not None,
         ),
         held_groups=held_groups,
+        earlier=earlier,
     )
     return context, work
 
@@ -188,12 +210,16 @@ def _configure_shard(shard: Shard, configuration: Configuration) -> None:
     shard.configure(desired_groups(configuration), configuration.policy, groups_lost=groups_lost)
 
 
-def _load_balancers(configuration: Configuration, capabilities: Capabilities) -> list[str]:
-    """The names of those that the shard's provider can be asked for."""
+def _load_balancers(configuration: Configuration, capabilities: Capabilities) -> list[LoadBalancer]:
+    """Those that the shard's provider can be asked for."""
     if capabilities.load_balancers is None:
         return []
     kind = configuration.settings.shard.infra.provider
-    return [name for name, balancer in configuration.settings.load_balancers.items() if balancer.provider == kind]
+    return [
+        LoadBalancer(name, balancer.target_group_arns, balancer.instance_group_name)
+        for name, balancer in configuration.settings.load_balancers.items()
+        if balancer.provider == kind
+    ]
 
 
 def _record_changes(event_log: EventLog, change: ConfigChange) -> None:

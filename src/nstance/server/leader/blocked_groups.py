@@ -1,4 +1,4 @@
-"""Groups whose instances cannot be created now, because an image or userdata is missing."""
+"""Groups whose instances cannot be created now, because an image, userdata or the agent is missing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +50,11 @@ class BlockedGroups:
         blocker = self._blockers.get(key)
         return blocker.message if blocker is not None else ""
 
+    def reason_of(self, resolved: Resolved) -> str:
+        """The same for a group as another revision."""
+        blocker = self._blocker(resolved)
+        return blocker.message if blocker is not None else ""
+
     def failure(self, key: GroupKey) -> str:
         """The same, if a lookup has failed."""
         return self._recorded.get(key, "")
@@ -85,6 +90,10 @@ class BlockedGroups:
             texts.append(body.decode())
         elif spec is not None:
             texts.append(spec.content)
+        if spec is not None and (place := rendering.unsigned_agent(self._vm_requests.context, resolved, texts[-1])):
+            why = self._supplies.agent.problem(place)
+            pending = f"a URL of the agent at {place} is being signed"
+            return _Blocker(f"no URL of the agent at {place} can be signed: {why}" if why else pending, bool(why))
         for name in rendering.unknown_images(texts, self._vm_requests.context.images):
             why = self._supplies.images.problem(name)
             pending = f"the image {name} is being looked up"

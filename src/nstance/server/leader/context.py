@@ -1,5 +1,6 @@
 """What the services of a term work with. All of it is made together, when the term begins (`leader.assembly`)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nstance.server.cloud.load_balancers import LoadBalancers
@@ -47,3 +48,4 @@ class TermContext(ShardContext):
     blocked_groups: BlockedGroups
     revisions: RevisionStore
     step_times: StepTimes
+    provider_rate: Callable[[], float]  # calls per second that a throttling provider gets; 0: not limited

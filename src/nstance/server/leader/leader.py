@@ -23,6 +23,7 @@ from nstance.server.leader.assembly import TermWork, assemble, desired_groups
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.environment import Environment, Port
 from nstance.server.leader.history import History
+from nstance.server.state.commits import Commits
 from nstance.server.state.follower import Follower
 from nstance.server.state.shard_parts import ShardParts
 from nstance.server.state.shard_state import ShardState
@@ -54,6 +55,7 @@ class Leader:
         self._follower = follower
         self._elector = elector
         self._history = history
+        self._commits: Commits | None = None  # of the current term
 
     async def run(self, term: Term) -> None:
         """One term. Returns after `term.closing`. Raises DeposedError, DamagedError and storage errors."""
@@ -76,6 +78,7 @@ class Leader:
                 context, work = assemble(self._env, self._active_config, parts, drainers=state.drainers)
                 await self._lead(context, work, writer, self._env.ports(context))
             finally:
+                self._commits = None
                 self._active_config.end_term()
 
     def _make_parts(self, term: Term, writer: journal.Writer, state: journal.JournalState) -> ShardParts:
@@ -83,6 +86,7 @@ class Leader:
         on_commit = self._env.observers.on_commit
         parts = ShardParts.make(term, writer, shard_state, clock=self._env.clock, ids=self.ids, on_commit=on_commit)
         parts.commits.subscribe(self._history.observe)
+        self._commits = parts.commits
         self._history.restore(shard_state.instances)
         return parts
 
@@ -120,6 +124,7 @@ class Leader:
             env.metrics.stands_by()
             env.metrics.count_groups(tuple)
             env.metrics.count_held()
+            env.metrics.count_exhausted_offers()
             for task in tasks:
                 task.cancel()
             await _finish(
@@ -130,11 +135,14 @@ class Leader:
         metrics, shard = self._env.metrics, context.shard
         metrics.leads(shard.term.epoch)
         metrics.count_groups(lambda: _counts(context, self._env.clock.monotonic()))
+        metrics.count_exhausted_offers(shard.offers.count)
         metrics.count_held(unknown_vms=lambda: len(shard.unknown), groups=lambda: len(shard.held_groups()))
 
     def _on_append(self, slot: slots.Slot) -> None:
         self._elector.set_tail(slot.number)
         self._history.keep(slot)
+        if self._commits is not None:
+            self._commits.on_append(slot)
 
     async def _read_all(self, state: journal.JournalState) -> None:
         """Before the fence, which would take the place of a slot that is missing."""
@@ -196,5 +204,7 @@ def _counts(context: TermContext, now: float) -> Iterator[GroupCount]:
             paused=desired is not None and desired.paused,
             cloned=sum(clones.is_seen(id, now) for id in members),
             ready=sum(readiness.is_ready(member) for member in members.values()),
-            blocked=bool(context.blocked_groups.failure(key) or readiness.blocked(key)),
+            blocked=bool(
+                context.blocked_groups.failure(key) or readiness.blocked(key) or shard.no_capacity_reason(key)
+            ),
         )

@@ -68,6 +68,8 @@ class Readiness:
         instance = self._shard.instances.get(presence.id)
         if report is None or instance is None or not presence.healthy:
             return
+        if self._vm_requests.is_being_read(instance):
+            return  # until then it is shown as the journal has it
         resolved = self._vm_requests.resolve(instance)
         if not presence.wanted_hash and resolved is not None:
             presence.wanted_hash = file_sets.set_hash(self._vm_requests.context, resolved, instance)
@@ -188,14 +190,8 @@ class Readiness:
 
     def checks_to_send(self, presence: Presence) -> agent_pb2.CheckConfig | None:
         """The checks for the next answer on its health stream; None if it has them, or was sent them already."""
-        instance = self._shard.instances.get(presence.id)
-        resolved = self._vm_requests.resolve(instance) if instance is not None else None
+        resolved = self._with_other_checks(presence)
         if resolved is None:
-            return None
-        known = presence.checks_sent
-        if known is None:
-            known = presence.report.checks_hash if presence.report is not None else ""
-        if known == resolved.checks_hash:
             return None
         presence.checks_sent = resolved.checks_hash
         config = self._configs.get(resolved.checks_hash)
@@ -203,30 +199,39 @@ class Readiness:
             config = self._configs[resolved.checks_hash] = check_config(resolved)
         return config
 
+    def _with_other_checks(self, presence: Presence) -> Resolved | None:
+        """Its group, if it has other checks than the agent was sent."""
+        instance = self._shard.instances.get(presence.id)
+        resolved = self._vm_requests.resolve(instance) if instance is not None else None
+        known = presence.checks_sent
+        if known is None:
+            known = presence.report.checks_hash if presence.report is not None else ""
+        return resolved if resolved is not None and resolved.checks_hash != known else None
+
     def on_config_change(self, change: ConfigChange) -> None:
-        """Agents whose files or checks the new configuration changes are not ready until they have them."""
+        """Agents whose files or checks the new configuration changes are not ready until they have them. Those of an earlier
+        revision are not among them."""
         groups = change.after.groups
         self._configs.clear()
         for key in [key for key in self._recorded if key not in groups]:
             del self._recorded[key]
         for key, resolved in groups.items():
             old = change.before.groups.get(key)
-            if old is resolved or old is None:
+            if old is not None and old is not resolved and old.group.parts_hash != resolved.group.parts_hash:
+                self.update(key)
+
+    def update(self, key: GroupKey) -> None:
+        """The files or checks of some of the group's instances may have changed."""
+        for id in self._shard.members(key):
+            presence = self._agents.get(id)
+            if presence is None:
                 continue
-            files = old.group.runtime_hash != resolved.group.runtime_hash
-            checks = old.checks_hash != resolved.checks_hash
-            if not files and not checks:
-                continue
-            for id in self._shard.members(key):
-                presence = self._agents.get(id)
-                if presence is None:
-                    continue
-                presence.wanted_hash = ""  # worked out again
-                self.assess(presence)
-                if checks and presence.push is not None:
-                    task = asyncio.create_task(self._push(presence, presence.push))
-                    self._pushing.add(task)
-                    task.add_done_callback(self._pushing.discard)
+            presence.wanted_hash = ""  # worked out again
+            self.assess(presence)
+            if presence.push is not None and self._with_other_checks(presence) is not None:
+                task = asyncio.create_task(self._push(presence, presence.push))
+                self._pushing.add(task)
+                task.add_done_callback(self._pushing.discard)
 
     async def _push(self, presence: Presence, push: Callable[[], Awaitable[None]]) -> None:
         try:

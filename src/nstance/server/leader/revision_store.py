@@ -37,6 +37,7 @@ class RevisionStore:
         self._active_config = active_config
         self._stored: dict[GroupKey, set[Key]] | None = None  # None: not listed yet
         self._unstored: set[GroupKey] = set()
+        self._outdated: dict[Key, tuple[GroupKey, RevisionSpec]] = {}  # not stored while they were current
         self._wake = asyncio.Event()
         self.update()
 
@@ -51,8 +52,19 @@ class RevisionStore:
 
     def update(self, change: ConfigChange | None = None) -> None:
         """The configuration changed: what is not stored yet may not be rolled out."""
+        if change is not None:
+            self._keep_outdated(change)
         self._unstored = {key for key, each in self._groups().items() if not self._is_stored(key, each)}
         self._wake.set()
+
+    def _keep_outdated(self, change: ConfigChange) -> None:
+        """A revision may be replaced before it was stored; its instances, and a rollback, need it."""
+        for key, before in change.before.groups.items():
+            after = change.after.groups.get(key)
+            if after is None or after is before or after.group.infra_hash == before.group.infra_hash:
+                continue
+            if not self._is_stored(key, before):
+                self._outdated[self._key_of(key, before)] = key, before.spec
 
     def _groups(self) -> Mapping[GroupKey, Resolved]:
         return self._active_config.configuration.groups
@@ -94,6 +106,10 @@ class RevisionStore:
             await self._remove_old(group)
 
     async def _store_all(self) -> None:
+        for key, (group, spec) in list(self._outdated.items()):
+            await self._shard.term.ready()
+            await self._write(key, group, spec)
+            self._outdated.pop(key, None)
         waiting = [key for key in self._groups() if key in self._unstored]
         for start in range(0, len(waiting), CONCURRENT_WRITES):
             await self._shard.term.ready()
@@ -103,18 +119,21 @@ class RevisionStore:
         resolved = self._groups().get(group)
         if resolved is None or self._stored is None:
             return
-        key = self._key_of(group, resolved)
-        try:
-            async with asyncio.timeout(STORE_SECONDS):
-                await self._store.create(key, revision_spec.dump(resolved.spec))
-        except errors.ConflictError:
-            pass  # it has the same content, which its key names
-        self._stored.setdefault(group, set()).add(key)
+        await self._write(self._key_of(group, resolved), group, resolved.spec)
         now = self._groups().get(group)
         if now is None or self._is_stored(group, now):
             self._unstored.discard(group)
             self._shard.inbox.look_again([group])
         await self._remove_old(group)
+
+    async def _write(self, key: Key, group: GroupKey, spec: RevisionSpec) -> None:
+        assert self._stored is not None
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._store.create(key, revision_spec.dump(spec))
+        except errors.ConflictError:
+            pass  # it has the same content, which its key names
+        self._stored.setdefault(group, set()).add(key)
 
     async def _remove_old(self, group: GroupKey) -> None:
         """Remove revisions that the group cannot be rolled back to any more."""
@@ -132,7 +151,7 @@ class RevisionStore:
         return self._stored is not None and self._key_of(group, resolved) in self._stored.get(group, ())
 
     def _key_of(self, group: GroupKey, resolved: Resolved) -> Key:
-        return self._key(group, resolved.group.infra_hash, resolved.group.runtime_hash)
+        return self._key(group, resolved.group.infra_hash, resolved.group.parts_hash)
 
     def _key(self, group: GroupKey, infra_hash: str, runtime_hash: str) -> Key:
         return storage_keys.revision(self._name, group, infra_hash=infra_hash, runtime_hash=runtime_hash)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from nstance.config import resolve as resolving
 from nstance.config.resolve import Resolved
+from nstance.core import rollout
 from nstance.model import ids
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey
@@ -13,8 +14,9 @@ from nstance.providers.port import CreateRequest
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.config.advertised import Advertised
 from nstance.server.identity.issuer import Issuer
+from nstance.server.leader.earlier_revisions import EarlierRevisions
 from nstance.server.leader.supplies import Supplies
-from nstance.server.state.event_log import EventLog
+from nstance.server.state.shard_parts import ShardParts
 from nstance.server.workload import http_fetch, rendering
 from nstance.server.workload.rendering import NotFetchedError, RenderContext, RenderError
 
@@ -29,15 +31,18 @@ class VmRequests:
     def __init__(
         self,
         active_config: ActiveConfig,
+        earlier: EarlierRevisions,
         supplies: Supplies,
         issuer: Issuer,
-        event_log: EventLog,
+        parts: ShardParts,
         advertised: Advertised,
     ) -> None:
         self._active_config = active_config
+        self._earlier = earlier
         self._supplies = supplies
         self._issuer = issuer
-        self._event_log = event_log
+        self._event_log = parts.event_log
+        self._records = parts.state.group_records
         self._advertised = advertised
         self._missing: set[tuple[GroupKey, str]] = set()  # variables that were reported
         self.context = self._make_context()
@@ -56,14 +61,33 @@ class VmRequests:
             agent_addr=self._advertised.agent,
             operator_addr=self._advertised.operator,
             images=self._supplies.images.values(),
+            agent_urls=self._supplies.agent.urls(),
         )
 
     def resolve(self, instance: Instance) -> Resolved | None:
-        """The group of the instance as configured now, with what an on-demand request asked for; None if it is gone."""
-        found = self._active_config.configuration.groups.get(instance.key)
-        if found is None or not instance.on_demand:
-            return found
-        return resolving.resolve_on_demand(found, instance_type=instance.instance_type, vars=instance.vars)
+        """The group of the instance as the revision that it was made from, with what an on-demand request asked for. None
+        if the group is gone, or the revision is being read."""
+        current = self._current(instance)
+        found = self._earlier.resolve(current, instance.infra_hash) if current is not None else None
+        return _add_request(found, instance) if found is not None else None
+
+    def is_being_read(self, instance: Instance) -> bool:
+        """Whether its revision is not known yet: then nothing can be said about its files and checks."""
+        current = self._current(instance)
+        return current is not None and self._earlier.resolve(current, instance.infra_hash) is None
+
+    def _current(self, instance: Instance) -> Resolved | None:
+        return self._active_config.configuration.groups.get(instance.key)
+
+    def _to_create(self, instance: Instance) -> Resolved | None:
+        """What its VM is made from. An intent of an earlier revision is carried out only while the rollout is held."""
+        current = self._current(instance)
+        desired = current.group if current is not None else None
+        if rollout.is_fallback(self._records.get(instance.key), desired, instance):
+            if self.is_being_read(instance):
+                raise NotFetchedError("its revision was not read yet")
+            return self.resolve(instance)
+        return _add_request(current, instance) if current is not None else None
 
     def complete_intent(self, instance: Instance) -> Instance:
         """Add the nonce's claims to a new intent, and the hash of the request that they lead to."""
@@ -73,7 +97,7 @@ class VmRequests:
         if instance.nonce is None:
             instance = replace(instance, nonce=self._issuer.new_nonce(found.group.registration_timeout))
         try:
-            return replace(instance, request_hash=rendering.request_hash(self.make(instance)))
+            return replace(instance, request_hash=rendering.request_hash(self._make(instance, found)))
         except RenderError as problem:
             # The create effect fails with the same error, and the record then ends with this reason.
             log.warning("failed to render an instance", extra={"instance": instance.id, "error": str(problem)})
@@ -81,9 +105,12 @@ class VmRequests:
 
     def make(self, instance: Instance) -> CreateRequest:
         """Raises RenderError."""
-        found = self.resolve(instance)
+        found = self._to_create(instance)
         if found is None:
             raise RenderError(f"the group {instance.key} is no longer configured")
+        return self._make(instance, found)
+
+    def _make(self, instance: Instance, found: Resolved) -> CreateRequest:
         if ids.kind_of(instance.id) != found.group.kind:
             raise RenderError(f"the group's kind is now {found.group.kind}")
         return rendering.request(
@@ -113,3 +140,9 @@ class VmRequests:
         if fetched is None:
             raise NotFetchedError(f"userdata was not fetched yet from {http_fetch.without_secrets(spec.content)}")
         return fetched
+
+
+def _add_request(resolved: Resolved, instance: Instance) -> Resolved:
+    if not instance.on_demand:
+        return resolved
+    return resolving.resolve_on_demand(resolved, instance_type=instance.instance_type, vars=instance.vars)

@@ -22,6 +22,7 @@ class Committed:
 
 
 Observer = Callable[[Committed], None]
+SlotObserver = Callable[[slots.Slot], None]
 
 
 class Commits:
@@ -42,9 +43,19 @@ class Commits:
         self._on_commit = on_commit
         self._entries = 0
         self._observers: list[Observer] = []
+        self._slot_observers: list[SlotObserver] = []
 
     def subscribe(self, *observers: Observer) -> None:
         self._observers += observers
+
+    def subscribe_slots(self, *observers: SlotObserver) -> None:
+        """Those that want whole slots, with the numbers that make the IDs of events."""
+        self._slot_observers += observers
+
+    def on_append(self, slot: slots.Slot) -> None:
+        """The slot is in the journal."""
+        for observer in self._slot_observers:
+            observer(slot)
 
     def commit(
         self,

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 5.0  # without heartbeats
 HEARTBEAT_INTERVAL_SECONDS = 60.0  # with heartbeats, which name newer slots
 HEARTBEAT_FRESH_SECONDS = 2.0
+FLOOR_SECONDS = 10.0
 
 
 class Follower:
@@ -51,8 +52,12 @@ class Follower:
             self._has_newer.set()
 
     async def floor(self) -> int:
-        """The highest epoch in the journal, 0 if there is none. Raises storage errors and DamagedError."""
-        await self.read()
+        """The highest epoch in the journal, 0 if there is none. A recent copy will do, because the fence decides in the end.
+        Raises storage errors and DamagedError."""
+        async with self._reading:
+            is_recent = self._state is not None and self._clock.boot() - self._read_at < FLOOR_SECONDS
+        if not is_recent:
+            await self.read()
         return self.epoch
 
     async def read(self, *, leading: Callable[[], bool] = lambda: False) -> None:

@@ -26,6 +26,7 @@ from nstance.server.state.commits import Committed
 from nstance.server.state.drainers import Drainers
 from nstance.server.state.event_log import logged
 from nstance.server.state.inbox import Batch, Item, fail_deposed
+from nstance.server.state.offer_memory import OfferMemory
 from nstance.server.state.shard_parts import ShardHooks, ShardParts
 from nstance.server.state.unknown_vms import UnknownVms
 
@@ -49,6 +50,7 @@ class Shard:
         self.too_many_unknown = False  # to delete them without a person
         self.listed = False
         self.mass_absence = False
+        self.offers = OfferMemory(parts.clock)
         self.post = parts.inbox.post
         self.ask = parts.inbox.ask
         self.look_again = parts.inbox.look_again
@@ -93,6 +95,14 @@ class Shard:
     def blocked_reason(self, key: GroupKey) -> str:
         """Why no instance of the group can be created now; empty if one can."""
         return self._hooks.blocked_reason(key)
+
+    def no_capacity_reason(self, key: GroupKey) -> str:
+        """Why the group lacks instances that cannot be created anywhere; empty otherwise."""
+        group = self.desired_groups.get(key)
+        if group is None or not self.offers.exhausted:
+            return ""
+        lacking = group.size - sum(member.counts for member in self.members(key).values())
+        return self.offers.explain_blocked(group) if lacking > 0 else ""
 
     def trend(self, key: GroupKey) -> Trend:
         return self._trends.get(key) or Trend()
@@ -195,6 +205,8 @@ class Shard:
         )
         self._state.observe(decision.observations)
         self._trends[key] = decision.trend
+        if decision.exhausted is not None and self.offers.update(decision.exhausted):
+            self.look_again()  # groups that wait for capacity
         before = {id: self.instances[id] for id in map(_subject, decision.changes) if id in self.instances}
         changes = tuple(self._complete(change) for change in decision.changes)
         records = (decision.record,) if decision.record is not None else ()
@@ -269,8 +281,10 @@ class Shard:
             mass_since=self._mass_since,
             revision_stored=self._hooks.is_revision_stored(key),
             operator_seen=self.drainers.last_seen(key.tenant),
+            exhausted=self.offers.exhausted,
             crowded=self._hooks.crowded_subnets(),
             blocked=self._hooks.blocked_reason(key),
+            fallback=self._hooks.find_fallback(key),
         )
 
     def _fresh_ids(self, desired: Group | None) -> Iterator[InstanceId]:

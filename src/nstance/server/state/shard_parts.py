@@ -54,3 +54,4 @@ class ShardHooks:
     crowded_subnets: Callable[[], Set[str]] = frozenset
     blocked_reason: Callable[[GroupKey], str] = lambda key: ""  # why its instances cannot be created now
     is_revision_stored: Callable[[GroupKey], bool] = lambda key: True
+    find_fallback: Callable[[GroupKey], dec.Fallback | None] = lambda key: None

@@ -7,6 +7,8 @@ made holds back all of them; the error names it.
 
 import asyncio
 import hashlib
+import logging
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +27,8 @@ from nstance.secretstore import errors as secrets
 from nstance.secretstore.port import SecretStore
 from nstance.server.workload import rendering
 from nstance.server.workload.rendering import RenderContext
+
+log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 1 << 20
 MAX_CACHED_SOURCES = 256
@@ -57,10 +61,19 @@ class FileSet:
     renew_at: float | None  # by the wall clock: when the first certificate has used two thirds of its life
     missing: tuple[str, ...] = ()  # paths that templates print although they are not set
 
+    def digests(self) -> dict[str, str]:
+        """By file name, as agents report them."""
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
+
 
 def key_names(resolved: Resolved) -> list[str]:
     """The keys that an instance's certificates need, without suffix."""
     return sorted({_key_name(file) for file in resolved.files.values() if isinstance(file, CertificateFile)})
+
+
+def has_sources(resolved: Resolved) -> bool:
+    """Whether a file's content is kept elsewhere, where it may change without a change of the configuration."""
+    return any(isinstance(file, SecretFile | StorageFile) for file in resolved.files.values())
 
 
 def _key_name(file: CertificateFile) -> str:
@@ -91,6 +104,9 @@ class FileSets:
     cache_ttl: float
     count: Callable[[], None]  # an issued certificate
     _sources: dict[str, tuple[float, bytes]] = field(default_factory=dict, init=False)  # with the end of their use
+    _fetching: weakref.WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=weakref.WeakValueDictionary, init=False
+    )
 
     async def make(
         self,
@@ -129,6 +145,24 @@ class FileSets:
             issued.update(new)  # not before: a remembered certificate is handed out without a log entry
         renew_at = min((made.renew_at for made in certificates.values()), default=None)
         return FileSet(set_hash(context, resolved, instance), files, renew_at, tuple(values.missing))
+
+    async def has_new_content(
+        self, context: RenderContext, resolved: Resolved, instance: Instance, digests: dict[str, str]
+    ) -> bool:
+        """Whether a secret or an object has changed since the instance got it. `digests`: of the files that it has; those
+        that it did not report are added. What cannot be read now has not changed: the instance keeps what it has."""
+        values = rendering.data(context, resolved, instance)
+        changed = False
+        for name, spec in resolved.files.items():
+            if not isinstance(spec, SecretFile | StorageFile):
+                continue
+            try:
+                digest = hashlib.sha256(await self._content(spec, values, context)).hexdigest()
+            except (*_NOT_FOUND, *_PERMANENT, *_TRANSIENT) as error:
+                log.warning("failed to look for a new version of a file: %s", error, extra={"file": name})
+                continue
+            changed |= digests.setdefault(name, digest) != digest
+        return changed
 
     async def _content(
         self,
@@ -182,13 +216,15 @@ class FileSets:
         return (await self.store.get(Key(key), limit=MAX_FILE_BYTES)).body
 
     async def _cached(self, source: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
-        now = self.clock.monotonic()
-        known = self._sources.get(source)
-        if known is not None and now < known[0]:
-            return known[1]
-        async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
-            value = await fetch()
-        if len(self._sources) >= MAX_CACHED_SOURCES:
-            self._sources.pop(next(iter(self._sources)))
-        self._sources[source] = (now + self.cache_ttl, value)
-        return value
+        async with self._fetching.setdefault(source, asyncio.Lock()):  # all agents of a group ask at once
+            now = self.clock.monotonic()
+            known = self._sources.get(source)
+            if known is not None and now < known[0]:
+                return known[1]
+            async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
+                value = await fetch()
+            self._sources.pop(source, None)
+            if len(self._sources) >= MAX_CACHED_SOURCES:
+                self._sources.pop(next(iter(self._sources)))
+            self._sources[source] = (now + self.cache_ttl, value)
+            return value

@@ -5,15 +5,19 @@ in the intent. Secrets are not read here.
 """
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from nstance import gotemplate
 from nstance.config import hashes, storage_keys
 from nstance.config.errors import quoted
+from nstance.config.model.agent import ARCH_PLACEHOLDER
 from nstance.config.model.cluster import ClusterConfig
 from nstance.config.model.settings import Settings
 from nstance.config.model.workload import Certificate, EnvFile, JsonFile, StringFile, Userdata
@@ -25,6 +29,8 @@ from nstance.pki import ca, fields
 from nstance.providers.port import CreateRequest
 
 MAX_USERDATA_BYTES = 1 << 20
+AGENT_SCRIPT = Path(__file__).with_name("agent.sh").read_text()
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # as `uname` says it
 
 
 class RenderError(Exception):
@@ -46,6 +52,7 @@ class RenderContext:
     agent_addr: str
     operator_addr: str
     images: Mapping[str, str | None]  # None: not known yet
+    agent_urls: Mapping[str, str] = field(default_factory=dict)  # signed ones, by object
 
 
 def shared(context: RenderContext) -> tuple[object, ...]:
@@ -87,7 +94,34 @@ def data(context: RenderContext, resolved: Resolved, instance: Instance, *, nonc
     }
     if nonce is not None:
         values["Nonce"] = nonce
+        values["Agent"] = _agent(context, resolved, {**resolved.vars, **instance.vars})
     return Values(values)
+
+
+def _agent(context: RenderContext, resolved: Resolved, vars: Mapping[str, str]) -> dict[str, str]:
+    """Where this instance gets the agent from. Vars of the group come first, so that one group can try another agent."""
+    source = context.settings.agent
+    if url := vars.get("AgentURL", ""):
+        url, checksum = url.replace(ARCH_PLACEHOLDER, _MACHINES[resolved.arch]), vars.get("AgentSHA256", "")
+    else:
+        place = source.place_for(resolved.arch)
+        url = context.agent_urls.get(place, "") if source.object else place
+        checksum = source.checksum_for(resolved.arch)
+    return {"URL": url, "SHA256": checksum, "Version": source.version}
+
+
+def uses_agent(spec: Userdata, template: str) -> bool:
+    """Whether this userdata downloads the agent."""
+    return spec.base == "agent" or any(path[:1] in ((), ("Agent",)) for path in _paths(template))
+
+
+def unsigned_agent(context: RenderContext, resolved: Resolved, template: str) -> str:
+    """The object that this group's userdata downloads and that has no signed URL yet; empty if there is none."""
+    source, spec = context.settings.agent, resolved.userdata
+    if spec is None or not source.object or resolved.vars.get("AgentURL") or not uses_agent(spec, template):
+        return ""
+    place = source.place_for(resolved.arch)
+    return "" if place in context.agent_urls else place
 
 
 def request(
@@ -101,6 +135,8 @@ def request(
 ) -> CreateRequest:
     """`userdata`: the template; None if the provider uses none. `on_missing` is called for each path that a template
     prints although it is not set."""
+    if userdata is not None and (place := unsigned_agent(context, resolved, userdata.decode(errors="replace"))):
+        raise NotFetchedError(f"the URL of the agent at {place} is not signed yet")
     values = data(context, resolved, instance, nonce=nonce)
     made = CreateRequest(
         id=instance.id,
@@ -109,11 +145,13 @@ def request(
         kind=ids.kind_of(instance.id),
         template=instance.template,
         created=instance.created,
+        market=instance.market,
         instance_type=instance.instance_type,
         arch=resolved.arch,
         subnet=instance.subnet,
-        args=_rendered(resolved.args, values, "args"),  # type: ignore[arg-type]
+        args=render_value(resolved.args, values, "args"),  # type: ignore[arg-type]
         userdata=_userdata(resolved.userdata, userdata, values),
+        unsigned_userdata=_unsigned(context, resolved, instance, nonce=nonce, userdata=userdata),
         nonce=nonce,
         ca_certificate=context.ca_bundle,
         registration_addr=context.registration_addr,
@@ -125,8 +163,22 @@ def request(
     return made
 
 
+def _unsigned(
+    context: RenderContext, resolved: Resolved, instance: Instance, *, nonce: str, userdata: bytes | None
+) -> bytes | None:
+    """The userdata with the agent's place instead of its signed URL. None: no URL is signed."""
+    if not context.settings.agent.object or userdata is None:
+        return None
+    unsigned = dataclasses.replace(context, agent_urls={place: place for place in context.agent_urls})
+    return _userdata(resolved.userdata, userdata, data(unsigned, resolved, instance, nonce=nonce))
+
+
 def request_hash(made: CreateRequest) -> str:
-    """Hash of all that is sent to the provider; the nonce enters only through its own hash."""
+    """Hash of all that is sent to the provider; the nonce enters only through its own hash.
+
+    Signatures are left out: a create whose outcome is unknown is repeated, and must not end because a URL was signed again.
+    """
+    userdata = made.userdata if made.unsigned_userdata is None else made.unsigned_userdata
     content = {
         "id": made.id,
         "tenant": made.tenant,
@@ -136,9 +188,11 @@ def request_hash(made: CreateRequest) -> str:
         "arch": made.arch,
         "subnet": made.subnet,
         "args": made.args,
-        "userdata": hashlib.sha256(made.userdata).hexdigest(),
+        "userdata": hashlib.sha256(userdata).hexdigest(),
         "nonce": hashlib.sha256(made.nonce.encode()).hexdigest(),
     }
+    if made.market:  # an intent of an older version has none
+        content["market"] = made.market
     return hashes.digest(content)
 
 
@@ -159,6 +213,12 @@ def unknown_images(texts: Iterable[str], images: Mapping[str, str | None]) -> li
     used = {path[:2] for text in texts for path in _paths(text)} if unknown else set()
     # A path that ends before the image name may lead to any of them.
     return sorted(name for name in unknown if used & {(), ("Image",), ("Image", name)})
+
+
+def undefined_images(texts: Iterable[str], images: Iterable[str]) -> list[str]:
+    """Images that these templates print and that are not configured."""
+    used = {path[1] for text in texts for path in _paths(text) if path[:1] == ("Image",) and len(path) > 1}
+    return sorted(used - set(images))
 
 
 def _paths(text: str) -> frozenset[tuple[str, ...]]:
@@ -183,14 +243,15 @@ def texts(value: object) -> Iterator[str]:
                 yield from texts(each)
 
 
-def _rendered(value: object, values: Mapping[str, object], what: str) -> object:
+def render_value(value: object, values: Mapping[str, object], what: str) -> object:
+    """All templates in a JSON value, rendered. Raises RenderError."""
     match value:
         case str():
             return text(value, values, what) if "{{" in value else value
         case Mapping():
-            return {key: _rendered(each, values, f"{what}.{key}") for key, each in value.items()}
+            return {key: render_value(each, values, f"{what}.{key}") for key, each in value.items()}
         case list() | tuple():
-            return [_rendered(each, values, f"{what}[{index}]") for index, each in enumerate(value)]
+            return [render_value(each, values, f"{what}[{index}]") for index, each in enumerate(value)]
         case _:
             return value
 
@@ -202,6 +263,8 @@ def _userdata(spec: Userdata | None, fetched: bytes | None, values: Mapping[str,
         template = fetched.decode()
     except UnicodeDecodeError as error:
         raise RenderError(f"userdata: expected text in UTF-8, found other bytes at {error.start}") from error
+    if spec.base == "agent":
+        template = on_agent_base(template)
     body = text(template, values, "userdata").encode()
     if spec.encoding in ("gzip", "base64+gzip"):
         body = gzip.compress(body, mtime=0)
@@ -210,6 +273,18 @@ def _userdata(spec: Userdata | None, fetched: bytes | None, values: Mapping[str,
     if len(body) > MAX_USERDATA_BYTES:
         raise RenderError(f"userdata: expected at most {MAX_USERDATA_BYTES} bytes, found {len(body)}")
     return body
+
+
+def on_agent_base(script: str) -> str:
+    """A shell script that first sets up the agent. Raises RenderError."""
+    first, _, rest = script.partition("\n")
+    if not first.startswith("#"):
+        return AGENT_SCRIPT + script
+    if not re.fullmatch(r"#!\s*(/usr)?/bin/(env\s+)?(ba|da|k|z)?sh(\s.*)?", first.rstrip()):
+        if first.startswith(("#!", "#cloud-", "#include", "#part-", "#upstart")):
+            raise RenderError(f"userdata: expected a shell script after the base agent, found {quoted(first)}")
+        return AGENT_SCRIPT + script
+    return first + "\n" + AGENT_SCRIPT.partition("\n")[2] + rest
 
 
 def env_file(spec: EnvFile, values: Mapping[str, object]) -> bytes:
@@ -227,7 +302,7 @@ def env_file(spec: EnvFile, values: Mapping[str, object]) -> bytes:
 
 
 def json_file(spec: JsonFile, values: Mapping[str, object]) -> bytes:
-    return (json.dumps(_rendered(spec.template, values, "template"), indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(render_value(spec.template, values, "template"), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def string_file(spec: StringFile, values: Mapping[str, object]) -> bytes:

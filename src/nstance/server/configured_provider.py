@@ -1,0 +1,34 @@
+"""Opens the provider that the configuration names."""
+
+from nstance.clock import Clock
+from nstance.config.model.settings import Settings
+from nstance.model.ids import ClusterId, ShardId
+from nstance.providers import errors
+from nstance.providers.port import FixedAddress, Instances, Scope
+from nstance.providers.registry import Place, open_provider
+from nstance.server.errors import FatalError
+from nstance.server.options import Options
+
+
+def open_configured(settings: Settings, shard: ShardId, options: Options, clock: Clock) -> Instances:
+    """Raises FatalError. The caller closes it."""
+    try:
+        return open_provider(
+            settings.shard.infra.provider,
+            scope=Scope(cluster=ClusterId(settings.cluster.id), shard=shard),
+            options=settings.shard.infra.options,
+            cachedir=options.cachedir,
+            clock=clock,
+            server=options.id,
+            place=_place(settings),
+        )
+    except errors.ProviderError as problem:
+        raise FatalError(f"the provider cannot be opened: {problem}") from problem
+
+
+def _place(settings: Settings) -> Place:
+    network = settings.shard.leader_network
+    return Place(
+        region=settings.shard.infra.region,
+        leader_address=FixedAddress(network.ip, network.ip6, network.interface_id) if network is not None else None,
+    )

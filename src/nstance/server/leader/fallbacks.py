@@ -1,0 +1,60 @@
+"""The revision that new instances are made from while a rollout is paused or halted."""
+
+from collections.abc import Mapping
+
+from nstance.config.resolve import Resolved
+from nstance.core import rollout
+from nstance.model.decision import Fallback
+from nstance.model.ids import GroupKey
+from nstance.model.rollout import GroupRecord
+from nstance.server.config.active_config import ActiveConfig
+from nstance.server.leader.blocked_groups import BlockedGroups
+from nstance.server.leader.earlier_revisions import EarlierRevisions
+from nstance.server.state.inbox import Inbox
+from nstance.server.workload import rendering
+
+
+class Fallbacks:
+    """Of one shard during one term."""
+
+    def __init__(
+        self,
+        records: Mapping[GroupKey, GroupRecord],
+        active_config: ActiveConfig,
+        earlier: EarlierRevisions,
+        blocked_groups: BlockedGroups,
+        inbox: Inbox,
+    ) -> None:
+        self._records = records
+        self._active_config = active_config
+        self._earlier = earlier
+        self._blocked_groups = blocked_groups
+        self._inbox = inbox
+
+    def find(self, key: GroupKey) -> Fallback | None:
+        """None: there is no earlier revision, or no VM can be made from it any more."""
+        current, record = self._active_config.configuration.groups.get(key), self._records.get(key)
+        target = rollout.fallback_revision(record, current.group if current is not None else None)
+        if current is None or target is None:
+            return None
+        resolved = self._earlier.resolve(current, target.infra_hash)
+        if resolved is None:
+            name = rollout.short_hash(target.infra_hash)
+            return Fallback(None, f"revision {name} is being read")
+        if resolved is current or not self._can_be_made(current, resolved):
+            return None
+        return Fallback(resolved.group, self._blocked_groups.reason_of(resolved))
+
+    def _can_be_made(self, current: Resolved, resolved: Resolved) -> bool:
+        """Whether the configuration still has what the revision uses."""
+        group, settings = resolved.group, self._active_config.configuration.settings
+        texts = [*rendering.texts(resolved.args), *([resolved.userdata.content] if resolved.userdata else [])]
+        return (
+            group.kind == current.group.kind
+            and (not group.subnet_pool or group.subnet_pool in settings.shard.subnet_pools)
+            and not rendering.undefined_images(texts, settings.images)
+        )
+
+    def update(self) -> None:
+        """An image or userdata was found or changed."""
+        self._inbox.look_again([key for key in self._records if self.find(key) is not None])
