@@ -37,8 +37,11 @@ class Output:
         return "".join(c for c in lines[-1] if c.isprintable()) if lines else ""
 
 
-async def run(argv: Sequence[str], *, seconds: float, output: Output | None = None) -> str:
-    """Returns why it failed; empty for exit code 0. Without `output` it writes to this process's own streams."""
+async def run(
+    argv: Sequence[str], *, seconds: float, output: Output | None = None, configured: float | None = None
+) -> str:
+    """Returns why it failed; empty for exit code 0. Without `output` it writes to this process's own streams.
+    `configured`: the timeout that people know, if `seconds` is a little less."""
     with _collect(output) as sink:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -50,7 +53,7 @@ async def run(argv: Sequence[str], *, seconds: float, output: Output | None = No
             async with asyncio.timeout(seconds):
                 code = await process.wait()
         except TimeoutError:
-            return f"did not end within {seconds:g} s and was killed"
+            return f"did not end within {configured or seconds:g} s and was killed"
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

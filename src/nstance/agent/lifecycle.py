@@ -9,14 +9,16 @@ import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
-from nstance.agent import endpoint, key_generation, probes, register, spot, stop_reason
-from nstance.agent.checks import Checks
+from nstance.agent import endpoint, spot, stop_reason
+from nstance.agent.checks import probes
+from nstance.agent.checks.runner import Checks
+from nstance.agent.credentials import key_generation, registration
+from nstance.agent.credentials.identity import IdentityFolder, StoredCertificate
 from nstance.agent.endpoint import HealthStatus
-from nstance.agent.files import ReceivedFiles
-from nstance.agent.folder import Folder, SetupError
+from nstance.agent.files.folder import Folder, SetupError
+from nstance.agent.files.installation import ReceivedFiles
+from nstance.agent.files.on_receive import OnReceive
 from nstance.agent.health import VitalsReader
-from nstance.agent.identity import IdentityFolder, StoredCertificate
-from nstance.agent.on_receive import OnReceive
 from nstance.agent.server_calls import AgentParts
 from nstance.agent.session import Session
 from nstance.agent.settings import DirectorySettings, Settings
@@ -101,7 +103,7 @@ class Lifecycle:
     async def _serve(self) -> None:
         try:
             certificate = await self._obtain_certificate()
-        except register.NonceRejectedError as rejection:
+        except registration.NonceRejectedError as rejection:
             log.error("registration nonce was refused, replace this instance", extra={"reason": rejection})
             self._health.set_unhealthy("the registration nonce was refused")
             return
@@ -122,7 +124,7 @@ class Lifecycle:
         if nonce is not None:
             loop = asyncio.get_running_loop()
             pair = await loop.run_in_executor(self._parts.disk, identity.key_pair, nonce, self._parts.make_keys)
-            return await register.register(
+            return await registration.register(
                 self._parts.settings, identity, nonce, pair, clock=self._parts.clock, rng=self._parts.rng
             )
         if stored is not None:

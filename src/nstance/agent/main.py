@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from nstance import streams
 from nstance.agent import settings
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if options.command == "wait":
         sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))
+    if options.command == "install-units":
+        sys.exit(_install_units(options.dir, options.program))
     logs.configure(json=False, debug=options.debug, program="nstance-agent")
     code = _run()
     logging.shutdown()
@@ -35,7 +38,8 @@ def _run() -> int:
     except settings.InvalidSettingsError as error:
         return _print_errors(*error.faults)
 
-    from nstance.agent import folder, lifecycle
+    from nstance.agent import lifecycle
+    from nstance.agent.files import folder
 
     try:
         asyncio.Runner().run(lifecycle.run(configured, clock=SystemClock(), rng=SystemRng()))
@@ -50,10 +54,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nstance-agent {VERSION}")
     parser.add_argument("-v", "--debug", action="store_true", help="log debug messages")
-    commands = parser.add_subparsers(dest="command", metavar="[wait]")
+    commands = parser.add_subparsers(dest="command", metavar="[wait | install-units]")
     waiting = commands.add_parser("wait", help="return once the first set of files is installed")
     waiting.add_argument("--timeout", type=_duration, default=300.0, help="how long to wait (5m)")
+    units = commands.add_parser("install-units", help="write the agent's systemd units")
+    units.add_argument("--dir", type=Path, default=Path("/etc/systemd/system"), help="where to (/etc/systemd/system)")
+    units.add_argument("--program", default="/usr/local/bin/nstance-agent", help="the agent's absolute path")
     return parser
+
+
+def _install_units(directory: Path, program: str) -> int:
+    from nstance.agent import units
+
+    if not os.path.isabs(program):
+        return _print_errors(f"--program: expected an absolute path, found {program!r}")
+    try:
+        installed = units.install(directory, program)
+    except OSError as error:
+        return _print_errors(f"failed to install the systemd units: {error}")
+    for path in installed:
+        sys.stdout.write(f"{path}\n")
+    return 0
 
 
 def _duration(text: str) -> float:

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 
 from grpclib.exceptions import GRPCError
 
-from nstance.agent import files, key_generation, keys, timing
-from nstance.agent.checks import Checks
-from nstance.agent.folder import Folder, SetupError
+from nstance.agent import timing
+from nstance.agent.checks.runner import Checks
+from nstance.agent.credentials import key_generation, keys
+from nstance.agent.credentials.identity import IdentityFolder, StoredCertificate
+from nstance.agent.files import installation
+from nstance.agent.files.folder import Folder, SetupError
+from nstance.agent.files.on_receive import OnReceive
 from nstance.agent.health import Vitals, VitalsReader
-from nstance.agent.identity import IdentityFolder, StoredCertificate
-from nstance.agent.on_receive import OnReceive
 from nstance.agent.settings import Settings
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, Rng
@@ -42,7 +44,7 @@ class AgentParts:
 
     settings: Settings
     identity: IdentityFolder
-    received: files.ReceivedFiles
+    received: installation.ReceivedFiles
     keys: Folder
     vitals: VitalsReader
     on_receive: OnReceive
@@ -123,7 +125,7 @@ class ServerCalls:
     async def receive_files(self, stub: agent_grpc.AgentServiceStub) -> None:
         self._resend_files.clear()
         config_hash, states = await self._on_disk(self._file_states)
-        incoming: files.Incoming | None = None
+        incoming: installation.Incoming | None = None
         async with stub.ReceiveFiles.open() as stream:
             await stream.send_message(agent_pb2.ReceiveFilesRequest(config_hash=config_hash, files=states), end=True)
             while (message := await self._next_file(stream)) is not None:
@@ -149,7 +151,7 @@ class ServerCalls:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _commit(self, incoming: files.Incoming, commit: agent_pb2.Commit) -> None:
+    async def _commit(self, incoming: installation.Incoming, commit: agent_pb2.Commit) -> None:
         work = asyncio.get_running_loop().run_in_executor(
             self._parts.disk, incoming.commit, commit.config_hash, commit.files
         )
@@ -159,7 +161,7 @@ class ServerCalls:
     def _on_commit(self, done: "asyncio.Future[bool]", commit: agent_pb2.Commit) -> None:
         error = done.exception()
         if error is not None:
-            if not isinstance(error, files.FilesRejectedError):
+            if not isinstance(error, installation.FilesRejectedError):
                 log.error("failed to install files: unexpected error", exc_info=error)
             self._set_problem("files", str(error))
             return

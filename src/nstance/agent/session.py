@@ -15,15 +15,16 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from nstance.agent import certificates, timing
-from nstance.agent.identity import StoredCertificate
+from nstance.agent import timing
+from nstance.agent.credentials import certificates
+from nstance.agent.credentials.identity import StoredCertificate
 from nstance.agent.outbox import Outbox
 from nstance.agent.server_calls import AgentParts, ServerCalls
 from nstance.agent.settings import Address
 from nstance.agent.stop_reason import StopReason
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status, tls
-from nstance.wire.channel import Channel
+from nstance.wire.channel import Channel, ExpectedServer
 
 FIRST_ANSWER_SECONDS = 15.0  # from opening the health stream
 STABLE_SECONDS = 10.0  # a connection that lasted this long is not a failure when it ends
@@ -97,10 +98,8 @@ class Session:
             context=tls.client_context(
                 ca_pem=calls.ca_pem, certificate_pem=calls.certificate.pem, key_pem=self._key_pem
             ),
-            expect_cluster=calls.certificate.identity.cluster,
-            expect_shard=self._shard,
+            expect=ExpectedServer(calls.certificate.identity.cluster, self._shard, certificates.identify),
             clock=self._parts.clock,
-            identify=certificates.identify,
         )
         stub = agent_grpc.AgentServiceStub(channel)
         streams = (self._exchange_health, calls.receive_key_requests, calls.receive_files)

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.agent import certificates
+from nstance.agent.credentials import certificates
 from nstance.clock import SystemRng
 from nstance.model.ids import ClusterId, InstanceId, OperatorId, ServerId, ShardId, TenantId
 from nstance.pki import ca, fields, keys, names, peer

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nstance.agent import checks
-from nstance.agent.checks import Checks, Tally
+from nstance.agent.checks import runner
+from nstance.agent.checks.runner import Checks, Tally
 from nstance.v1 import agent_pb2
 from support.hand_clock import HandClock, rest
 
@@ -156,8 +156,8 @@ async def test_few_run_at_a_time_and_no_more_than_the_limit() -> None:
     async with world() as w:
         w.checks.configure(config("h", [check(f"c{n}") for n in range(100)]))
         await w.clock.advance(60.0)
-        assert w.most_at_once == checks.AT_ONCE
-        assert len(w.results()) == checks.MAX_CHECKS
+        assert w.most_at_once == runner.AT_ONCE
+        assert len(w.results()) == runner.MAX_CHECKS
 
 
 async def test_nothing_runs_after_the_end() -> None:

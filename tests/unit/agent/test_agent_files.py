@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.agent import files
-from nstance.agent.folder import Folder, SetupError, name_problem
+from nstance.agent.files import installation
+from nstance.agent.files.folder import Folder, SetupError, name_problem
 
 OLD = {"a.json": b'{"set": 1}', "gone.txt": b"old", "same.txt": b"same"}
 NEW = {"a.json": b'{"set": 2}', "new.env": b"A=1\n", "same.txt": b"same"}
@@ -23,8 +23,8 @@ class World:
         self.identity.prepare()
         self.recv.prepare()
 
-    def start(self) -> files.ReceivedFiles:
-        received = files.ReceivedFiles(recv=self.recv, identity=self.identity)
+    def start(self) -> installation.ReceivedFiles:
+        received = installation.ReceivedFiles(recv=self.recv, identity=self.identity)
         received.recover()
         return received
 
@@ -38,7 +38,7 @@ class World:
         return {path.name: path.read_bytes() for path in self.recv.path.iterdir()}
 
     def hash(self) -> str:
-        return (self.identity.read(files.CONFIG_HASH) or b"").decode().strip()
+        return (self.identity.read(installation.CONFIG_HASH) or b"").decode().strip()
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_no_set_brought_is_left_alone(world: World) -> None:
         pytest.param("x" * 4096, b"", "longer", id="4 kB"),
         pytest.param("A.JSON", b"", "case", id="case-fold clash"),
         pytest.param("a.json", b"{}", "case", id="twice"),
-        pytest.param("big.bin", b"x" * (files.MAX_BYTES + 1), "at most 1048576 bytes", id="too big"),
+        pytest.param("big.bin", b"x" * (installation.MAX_BYTES + 1), "at most 1048576 bytes", id="too big"),
         pytest.param("bad.json", b"{", "expected JSON", id="wrong content"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_failing_set_changes_nothing(world: World, name: str, body: bytes, mes
         incoming.add(file, good)
     incoming.add(name, body)
     incoming.add("after.txt", b"")
-    with pytest.raises(files.FilesRejectedError, match=message):
+    with pytest.raises(installation.FilesRejectedError, match=message):
         incoming.commit("sha256:2", len(NEW) + 2)
     world.start()
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")
@@ -119,7 +119,7 @@ def test_a_failing_set_changes_nothing(world: World, name: str, body: bytes, mes
 
 
 def test_too_many_files_are_refused(world: World) -> None:
-    with pytest.raises(files.FilesRejectedError, match="at most 256"):
+    with pytest.raises(installation.FilesRejectedError, match="at most 256"):
         world.apply({f"f{n}": b"" for n in range(257)}, "sha256:1")
     world.start()
     assert world.contents() == {}
@@ -134,7 +134,7 @@ def test_an_incomplete_commit_is_refused(world: World, config_hash: str, count: 
     incoming = world.start().begin()
     for name, body in NEW.items():
         incoming.add(name, body)
-    with pytest.raises(files.FilesRejectedError):
+    with pytest.raises(installation.FilesRejectedError):
         incoming.commit(config_hash, count)
     assert world.hash() == ""
 
@@ -142,7 +142,7 @@ def test_an_incomplete_commit_is_refused(world: World, config_hash: str, count: 
 def test_a_directory_in_the_way_is_reported_before_anything_changes(world: World) -> None:
     world.apply(OLD, "sha256:1")
     (world.recv.path / "new.env").mkdir()
-    with pytest.raises(files.FilesRejectedError, match=r"expected a file at 'new\.env', found a directory"):
+    with pytest.raises(installation.FilesRejectedError, match=r"expected a file at 'new\.env', found a directory"):
         world.apply(NEW, "sha256:2")
     (world.recv.path / "new.env").rmdir()
     world.start()
@@ -177,7 +177,7 @@ def test_states_say_what_is_on_disk(world: World) -> None:
 
 def test_a_damaged_manifest_asks_for_everything_again(world: World) -> None:
     world.apply(OLD, "sha256:1")
-    world.identity.write(files.MANIFEST, b'{"number": 1')
+    world.identity.write(installation.MANIFEST, b'{"number": 1')
     assert world.start().states() == ("", [])
     world.apply(NEW, "sha256:2")
     assert world.start().states()[0] == "sha256:2"
@@ -260,7 +260,7 @@ def test_everything_is_synced_before_the_manifest_names_it(world: World) -> None
         disk = Disk(patch)
         world.apply(NEW, "sha256:1")
     calls = disk.trace
-    commit = calls.index(("rename", f".{files.MANIFEST}.new"))
+    commit = calls.index(("rename", f".{installation.MANIFEST}.new"))
     written = [n for n, (name, _) in enumerate(calls) if name == "write"][: len(NEW)]
     synced = [n for n, (name, _) in enumerate(calls) if name == "fsync" and max(written) < n < commit]
     assert len(synced) >= len(NEW) + 2, "each file, its directory, and the directory above"
@@ -280,7 +280,7 @@ def test_a_full_disk_is_reported_and_changes_nothing(world: World) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "write", full)
         incoming.add("a.json", b"{}")
-    with pytest.raises(files.FilesRejectedError, match="No space left"):
+    with pytest.raises(installation.FilesRejectedError, match="No space left"):
         incoming.commit("sha256:2", 1)
     world.start()
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")

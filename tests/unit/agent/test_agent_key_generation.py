@@ -2,7 +2,7 @@
 
 import pytest
 
-from nstance.agent import key_generation
+from nstance.agent.credentials import key_generation
 from nstance.model.ids import ClusterId
 from nstance.pki import keys, proof
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from nstance.agent import key_generation, keys
-from nstance.agent.folder import Folder
+from nstance.agent.credentials import key_generation, keys
+from nstance.agent.files.folder import Folder
 from nstance.pki import keys as pki_keys
 
 

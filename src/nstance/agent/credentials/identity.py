@@ -13,8 +13,8 @@ import logging
 import stat
 from dataclasses import dataclass
 
-from nstance.agent import certificates, key_generation
-from nstance.agent.folder import Folder, SetupError
+from nstance.agent.credentials import certificates, key_generation
+from nstance.agent.files.folder import Folder, SetupError
 from nstance.model import ids
 from nstance.model.ids import ClusterId, InstanceId, ShardId
 from nstance.pki import names

@@ -18,7 +18,7 @@ CHILD_TIMEOUT_SECONDS = 30.0
 # -I and -S: the child sees the agent's own modules, also those of a self-contained agent, and nothing else.
 _CHILD = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from nstance.agent import key_generation; key_generation.run_child()"
+    "from nstance.agent.credentials import key_generation; key_generation.run_child()"
 )
 
 

@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from nstance.agent import certificates
-from nstance.agent.certificates import MalformedError
+from nstance.agent.credentials import certificates
+from nstance.agent.credentials.certificates import MalformedError
 
 # It matches with or without the closing quote, so that no text is scanned twice. The atomic group drops its backtracking
 # positions, which keeps memory small; possessive quantifiers match wrongly before Python 3.11.5.

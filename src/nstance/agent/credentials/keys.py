@@ -8,8 +8,8 @@ generated again, and then the certificates that are already here fit no key.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nstance.agent import key_generation
-from nstance.agent.folder import Folder, OpenFolder, SetupError, name_problem
+from nstance.agent.credentials import key_generation
+from nstance.agent.files.folder import Folder, OpenFolder, SetupError, name_problem
 
 MAX_KEYS = 256
 

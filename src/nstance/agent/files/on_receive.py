@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from nstance.agent import commands
-from nstance.agent.folder import Folder, SetupError
+from nstance.agent.files.folder import Folder, SetupError
 from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ async def _probe(check: agent_pb2.Check, seconds: float) -> str:
         case "command":
             output = commands.Output()
             # The command's own deadline is earlier, so that it is killed and not only abandoned.
-            problem = await commands.run(check.command.argv, seconds=0.95 * seconds, output=output)
+            problem = await commands.run(check.command.argv, seconds=0.95 * seconds, output=output, configured=seconds)
             return f"{problem}: {output.last_line}" if problem and output.last_line else problem
         case "systemd":
             return await _systemd(check.systemd.unit, seconds)
@@ -81,7 +81,9 @@ async def _http(check: agent_pb2.HttpCheck) -> str:
 
 async def _systemd(unit: str, seconds: float) -> str:
     output = commands.Output()
-    problem = await commands.run(("systemctl", "is-active", "--", unit), seconds=0.95 * seconds, output=output)
+    problem = await commands.run(
+        ("systemctl", "is-active", "--", unit), seconds=0.95 * seconds, output=output, configured=seconds
+    )
     if not problem:
         return ""
     if problem.startswith("cannot be run"):

@@ -16,8 +16,10 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from nstance.agent import certificates, content, settings
-from nstance.agent.folder import Folder, OpenFolder, SetupError, name_problem
+from nstance.agent import settings
+from nstance.agent.credentials import certificates
+from nstance.agent.files import content
+from nstance.agent.files.folder import Folder, OpenFolder, SetupError, name_problem
 
 MAX_FILES = 256
 MAX_BYTES = 1 << 20

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from nstance.agent import certificates, key_generation, timing
-from nstance.agent.folder import SetupError
-from nstance.agent.identity import IdentityFolder, Nonce, StoredCertificate
+from nstance.agent import timing
+from nstance.agent.credentials import certificates, key_generation
+from nstance.agent.credentials.identity import IdentityFolder, Nonce, StoredCertificate
+from nstance.agent.files.folder import SetupError
 from nstance.agent.settings import Address, Settings
 from nstance.clock import Clock, Rng
 from nstance.v1 import registration_grpc, registration_pb2
 from nstance.wire import status, tls
 from nstance.wire.call import call
-from nstance.wire.channel import Channel
+from nstance.wire.channel import Channel, ExpectedServer
 
 CALL_TIMEOUT_SECONDS = 10.0
 FINAL = frozenset({Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT})
@@ -81,10 +82,8 @@ async def _ask(
         channel = Channel(
             str(address),
             context=tls.client_context(ca_pem=ca_pem),
-            expect_cluster=nonce.cluster,
-            expect_shard=nonce.shard,
+            expect=ExpectedServer(nonce.cluster, nonce.shard, certificates.identify),
             clock=clock,
-            identify=certificates.identify,
         )
         try:
             stub = registration_grpc.RegistrationServiceStub(channel)

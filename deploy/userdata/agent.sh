@@ -1,0 +1,1 @@
+../../src/nstance/server/workload/agent.sh
