@@ -6,29 +6,36 @@ after two thirds of its lifetime.
 """
 
 import asyncio
+import copy
 import os
 import tempfile
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
+from h2.exceptions import ProtocolError
 
 from nstance.admin import errors, files, output
 from nstance.clock import Clock
 from nstance.model.ids import ShardId
 from nstance.pki import names
-from nstance.v1 import operator_grpc
+from nstance.v1 import operator_grpc, operator_pb2
 from nstance.wire import credentials, status, tls
-from nstance.wire.call import call
-from nstance.wire.channel import Channel
+from nstance.wire.call import PERSON_HEADER, call
+from nstance.wire.channel import Channel, ExpectedServer
 from nstance.wire.credentials import Credentials
+from nstance.wire.limits import MIB, Limits
 
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 MAX_FILE_BYTES = 1 << 20
+SNAPSHOT_MESSAGE_SECONDS = 15.0  # between two messages of a snapshot
 READ_PREFIXES = ("Get", "List", "Plan")  # of calls that change nothing
 MAYBE_APPLIED = "the change may have been applied: check before you try again"
+# An unresponsive server is noticed within five seconds. The wide window lets a snapshot of thousands of instances flow.
+WATCH_LIMITS = Limits(ping_after=2.0, pong_within=3.0, window=MIB)
 REGISTER = "create one with `nstance-admin cluster register-operator --output-dir`"
 
 
@@ -101,6 +108,7 @@ class Client:
         self._addresses = addresses
         self._timeout = timeout
         self._clock = clock
+        self._person = ""
         self._renewing = asyncio.Lock()
         self._channel = self._connect(identity)
 
@@ -108,18 +116,25 @@ class Client:
         return Channel(
             list(self._addresses),
             context=identity.credentials.context(),
-            expect_cluster=identity.who.cluster,
-            expect_shard=self.shard,
+            expect=ExpectedServer(identity.who.cluster, self.shard),
             clock=self._clock,
             connect_seconds=min(3.0, self._timeout),
+            limits=WATCH_LIMITS,
         )
+
+    def acting_for(self, person: str) -> Self:
+        """The same client, whose calls name a person in the history. It is for one request: it does not renew."""
+        view = copy.copy(self)
+        view._person = person
+        return view
 
     async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
         """`rpc` is the name in the proto; the request is an object or its fields. Raises ShardError."""
         method = getattr(operator_grpc.OperatorServiceStub(self._channel), rpc)
         message = request or method.request_type(**fields)
         try:
-            return await call(method, message, timeout=self._timeout)
+            metadata = {PERSON_HEADER: self._person} if self._person else None
+            return await call(method, message, timeout=self._timeout, metadata=metadata)
         except GRPCError as error:
             raise ShardError(status.explain(error), error.status) from error
         except status.UnreachableError as error:
@@ -130,6 +145,28 @@ class Client:
             if not any(address in reason for address in self._addresses):
                 reason = f"{' or '.join(self._addresses)}: {reason}"
             raise ShardError(f"no answer: {reason}; {advice}", Status.UNAVAILABLE) from error
+
+    async def watch(self, **kinds: bool) -> AsyncGenerator[Any, None]:
+        """The messages of a Watch, first a snapshot. Raises ShardError when it ends, whatever the reason."""
+        request = operator_pb2.WatchRequest(**kinds)
+        try:
+            async with operator_grpc.OperatorServiceStub(self._channel).Watch.open() as stream:
+                async with asyncio.timeout(SNAPSHOT_MESSAGE_SECONDS) as deadline:
+                    await stream.send_message(request, end=True)
+                    while (message := await stream.recv_message()) is not None:
+                        if message.WhichOneof("kind") == "snapshot_end":
+                            deadline.reschedule(None)  # from here on the pings of the connection are the deadline
+                        elif deadline.when() is not None:
+                            deadline.reschedule(asyncio.get_running_loop().time() + SNAPSHOT_MESSAGE_SECONDS)
+                        yield message
+                await stream.recv_trailing_metadata()
+        except TimeoutError as error:
+            raise ShardError(f"no message for {SNAPSHOT_MESSAGE_SECONDS:g} s", Status.UNAVAILABLE) from error
+        except GRPCError as error:
+            raise ShardError(status.explain(error), error.status) from error
+        except (OSError, StreamTerminatedError, ProtocolError) as error:
+            raise ShardError(status.explain(error), Status.UNAVAILABLE) from error
+        raise ShardError("the server ended the watch", Status.UNAVAILABLE)
 
     async def renew_if_due(self) -> None:
         """A failure is printed and retried next time: a third of the lifetime is left."""

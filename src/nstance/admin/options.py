@@ -16,7 +16,7 @@ ENVIRONMENT = "NSTANCE_ADMIN_"
 OBJECT_STORAGE = "object-storage"
 GOOGLE = "google-secret-manager"
 SECRETS = (OBJECT_STORAGE, "aws-secrets-manager", "aws-parameter-store", GOOGLE, "file", "env")
-KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", GOOGLE)
+KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", GOOGLE)
 FORMATS = ("table", "json", "yaml")
 MAX_COUNT = 2**31 - 1
 
@@ -106,18 +106,25 @@ def _shared(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
     return flag(spelling, cls=SharedOption, **kwargs)
 
 
+_BUCKET = _shared("--storage-bucket", required=True, help="The bucket; with provider file, a directory.")
 _TARGET = (
     _shared("--cluster-id", type=name, help="The cluster; default: from the CA certificate."),
     _shared("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage."),
-    _shared("--storage-bucket", required=True, help="The bucket; with provider file, a directory."),
+    _BUCKET,
     _shared("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket."),
     _shared("--prefix", default="", show_default=False, help="The servers' --prefix."),
     _shared("--secrets-provider", type=click.Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are stored."),
-    _shared("--secrets-prefix", help="Below --storage-prefix (secret/); with file, the directory."),
+    _shared(
+        "--secrets-prefix",
+        help="Below --storage-prefix (secret/); file: the directory; AWS: nstance/CLUSTER/.",
+    ),
     _shared("--secrets-project", help=f"The project of {GOOGLE}."),
     _shared("--key-provider", type=click.Choice(KEYS), default="env", help="Where the encryption key is stored."),
     _shared(
-        "--key-source", default="", show_default=False, help="The key's variable (NSTANCE_ENCRYPTION_KEY) or file."
+        "--key-source",
+        default="",
+        show_default=False,
+        help="The key's variable (NSTANCE_ENCRYPTION_KEY), file or secret; aws-kms: the encrypted data key.",
     ),
     _shared(
         "--old-key",
@@ -129,13 +136,41 @@ _TARGET = (
     _shared("--insecure-dev", is_flag=True, help="The servers run with --insecure-dev and without a key."),
     debug_flag,
 )
+_TARGET_NAMES = (
+    "cluster_id",
+    "storage_provider",
+    "storage_bucket",
+    "storage_prefix",
+    "prefix",
+    "secrets_provider",
+    "secrets_prefix",
+    "secrets_project",
+    "key_provider",
+    "key_source",
+    "old_key",
+    "insecure_dev",
+)
 
 
 def target_flags(command: Function) -> Function:
     """Collects the shared flags in one `target`."""
+    return decorated(_collect_target(command), _TARGET)
 
+
+def optional_target_flags(command: Function) -> Function:
+    """The same for commands that also work without storage: `target` is None unless a bucket is given."""
+    bucket = _shared("--storage-bucket", help="The bucket; with provider file, a directory.")
+    return decorated(_collect_target(command), tuple(bucket if each is _BUCKET else each for each in _TARGET))
+
+
+def _collect_target(command: Function) -> Function:
     @functools.wraps(command)
     def collect(**flags: Any) -> None:
+        if not flags["storage_bucket"]:
+            for unused in _TARGET_NAMES:
+                flags.pop(unused)
+            command(target=None, **flags)
+            return
         cluster, secrets, prefix = (flags.pop(key) for key in ("cluster_id", "secrets_provider", "secrets_prefix"))
         if (secrets == GOOGLE) != bool(flags.pop("secrets_project")):
             raise click.UsageError(f"--secrets-project goes with --secrets-provider {GOOGLE}, and only with it")
@@ -155,7 +190,7 @@ def target_flags(command: Function) -> Function:
         )
         command(target=target, **flags)
 
-    return decorated(collect, _TARGET)
+    return collect
 
 
 def dry_run_flag(command: Function) -> Function:

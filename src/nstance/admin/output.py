@@ -6,6 +6,7 @@ than a line that the terminal wraps.
 """
 
 import datetime
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -119,3 +120,26 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], unbroken: Coll
     with screen.capture() as written:  # without the blanks that fill up columns
         screen.print(table)
     click.echo("".join(f"{line.rstrip()}\n" for line in written.get().splitlines()), nl=False)
+
+
+class ProgressLine:
+    """On a terminal one line that is rewritten; elsewhere a new line for each change."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._is_terminal = sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        if text == self._last:
+            return
+        self._last = text
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            line = escape(text)
+            click.echo(f"\r\x1b[K{line if len(line) <= width else line[: width - 1] + '…'}", err=True, nl=False)
+        else:
+            note(text)
+
+    def clear(self) -> None:
+        if self._is_terminal and self._last:
+            click.echo("\r\x1b[K", err=True, nl=False)

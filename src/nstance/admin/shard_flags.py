@@ -140,6 +140,22 @@ def optional_shards_flags(command: Function) -> Function:
     return decorated(collect, _SERVER_FLAGS)
 
 
+def shards_if_known(command: Function) -> Function:
+    """Selects all shards of --servers; `selection` is None without it."""
+
+    @functools.wraps(command)
+    def collect(**rest: Any) -> None:
+        if rest["servers"]:
+            form = rest["form"]
+            command(selection=_selection(None, rest), form=form, **rest)
+            return
+        for unused in ("servers", "identity_dir", "timeout"):
+            rest.pop(unused)
+        command(selection=None, **rest)
+
+    return decorated(collect, _SERVER_FLAGS)
+
+
 def _is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 

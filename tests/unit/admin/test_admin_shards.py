@@ -340,9 +340,22 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
     assert "and 12 more: see `nstance-admin instance list`" in text
     assert "gone it went" in text
     assert "and 8 more" in text
-    assert "instances of deleted groups" in text
+    assert "instances of groups that are not configured (deleted, or held)" in text
     assert "\x1b" not in text
     assert not shown.healthy
+
+
+def test_a_settled_group_shows_no_problems_of_the_past() -> None:
+    """A paused group listed a rollout that had been rolled back, and instances long gone."""
+    events = [
+        records.event(HERE, operator_pb2.Event(group="web", reason=reason, instance_id=id))
+        for reason, id in (("gone", "old"), ("rollout-halted", ""), ("security", "i"))
+    ]
+    here = instance(ready=True)
+    settled = overview.group_view(group(size=1, actual_size=1, ready_size=1, paused=True), [here], events)
+    assert [each["reason"] for each in settled.problems] == ["security"]
+    unsettled = overview.group_view(group(size=2, actual_size=1, ready_size=1), [here], events)
+    assert [each["reason"] for each in unsettled.problems] == ["gone", "rollout-halted", "security"]
 
 
 def test_many_problems_of_one_kind_do_not_hide_a_retry() -> None:
@@ -439,3 +452,31 @@ def test_event_lines_are_one_line_in_a_pipe_and_wrapped_on_a_terminal(monkeypatc
     assert len(wrapped) > 2
     assert all(len(each) <= 80 for each in wrapped)
     assert all(each.startswith(" " * 35) for each in wrapped[1:])
+
+
+def test_exhausted_offers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    retry = int(NOW) * 1000
+    offers = [
+        operator_pb2.ExhaustedOffer(
+            market="spot", instance_type="m7", subnet="s1", message="full", retry_unix_ms=retry
+        ),
+        operator_pb2.ExhaustedOffer(subnet="s2", message="503", server_error=True),
+        *(operator_pb2.ExhaustedOffer(instance_type=f"t{n}") for n in range(3)),
+    ]
+    record = group(
+        instance_types=["m7", "m6"], markets=["spot"], prefer="strict", exhausted_offers=offers, blocked=["no"]
+    )
+    lines = records.group_lines(record)["exhausted_offers"]
+    assert lines[:3] == [
+        "spot m7 in s1 until 2027-01-15T08:00:00Z: full",
+        "the offer in s2: 503",
+        "t0: no capacity",
+    ]
+    row = records.group_row(record)
+    assert (row["type"], row["notes"][0]) == ("m7, m6", "5 exhausted offers")
+    config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
+    view = overview.ShardView(config, [overview.group_view(record, [])], ungrouped=[], problems=[])
+    output.console().print(status_tree.draw(HERE, view, now=NOW))
+    text = capsys.readouterr().out
+    assert "no capacity: spot m7 in s1" in text
+    assert "and 1 more: see `nstance-admin group show web`" in text

@@ -162,4 +162,6 @@ def _other_settings(resolved: Resolved) -> tuple[object, ...]:
         group.max_unavailable,
         group.subnets,
         group.template,
+        group.prefer,
+        group.capacity_retry,
     )

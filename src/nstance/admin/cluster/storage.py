@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nstance.admin import errors
 from nstance.admin.cluster.dry_run_store import DryRunStore
-from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target
+from nstance.admin.options import OBJECT_STORAGE, Target
 from nstance.authority import errors as authority
 from nstance.authority import keyset, operators, vault
 from nstance.authority import open as opening
@@ -17,6 +17,7 @@ from nstance.model.ids import ClusterId
 from nstance.objects import open as stores
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import keys, kinds, port, sealing
+from nstance.secretstore.aws.clients import AwsClients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class ClusterStorage:
     places: opening.Places
     clock: Clock
     rng: Rng
+    aws: AwsClients
 
     async def cluster(self) -> ClusterId:
         found = await self.owner()
@@ -56,7 +58,7 @@ class ClusterStorage:
         return await opening.open_authority(
             self.store,
             self.places,
-            keyring=self._keyring(),
+            keyring=await self._keyring(),
             cluster=await self.cluster(),
             clock=self.clock,
             rng=self.rng,
@@ -65,7 +67,7 @@ class ClusterStorage:
         )
 
     async def vault(self) -> vault.Vault:
-        keyring, insecure_dev = self._keyring(), self.target.insecure_dev
+        keyring, insecure_dev = await self._keyring(), self.target.insecure_dev
         cluster = await self.cluster()
         return opening.vault(self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=self.rng)
 
@@ -74,27 +76,32 @@ class ClusterStorage:
         return operators.Operators(self.store, prefix=prefix, cluster=cluster, clock=self.clock, rng=self.rng)
 
     async def secrets(self) -> port.SecretStore:
-        sealed = self.target.secrets == OBJECT_STORAGE
-        prefix = self.places.secret_prefix if sealed else self.target.secrets_prefix or ""
+        target = self.target
+        sealed = target.secrets == OBJECT_STORAGE
+        prefix = self.places.secret_prefix if sealed else target.secrets_prefix or ""
+        needs_cluster = sealed or (self._is_cloud and not prefix)
         return kinds.open_store(
-            self.target.secrets,
-            objects=self.store,
+            target.secrets,
+            kinds.Backends(objects=self.store, aws=self.aws, environment=os.environ, rng=self.rng),
             prefix=prefix,
-            sealer=kinds.sealer(self._keyring(), insecure_dev=self.target.insecure_dev) if sealed else None,
-            cluster=await self.cluster() if sealed else ClusterId(""),
-            rng=self.rng,
-            environment=os.environ,
+            cluster=await self.cluster() if needs_cluster else ClusterId(""),
+            sealer=kinds.sealer(await self._keyring(), insecure_dev=target.insecure_dev) if sealed else None,
         )
 
-    def _keyring(self) -> sealing.Keyring | None:
-        key = self.target.key
-        if (
-            self.target.insecure_dev
-            and key.provider == "env"
-            and not os.environ.get(key.source or keys.DEFAULT_VARIABLE)
-        ):
+    @property
+    def _is_cloud(self) -> bool:
+        """Whether the secret store is one that holds the encryption key itself."""
+        return keys.stored_key(self.target.secrets, "") is not None
+
+    async def _keyring(self) -> sealing.Keyring | None:
+        key: keys.Location = self.target.key
+        is_default = key.provider == "env" and not os.environ.get(key.source or keys.DEFAULT_VARIABLE)
+        if is_default and not key.source and self._is_cloud:
+            prefix = self.target.secrets_prefix or kinds.cloud_prefix("", await self.cluster())
+            key = keys.stored_key(self.target.secrets, prefix) or key
+        elif is_default and self.target.insecure_dev:
             return None
-        return sealing.Keyring(_read(key), tuple(map(_read, self.target.old_keys)))
+        return await keys.read_keyring(key, self.target.old_keys, environment=os.environ, aws=self.aws)
 
 
 @contextlib.asynccontextmanager
@@ -117,14 +124,13 @@ async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator
     store = stores.open_store(provider, bucket=target.bucket, prefix=target.prefix)
     if target.dry_run:
         store = DryRunStore(store)
+    clock, rng = SystemClock(), SystemRng()
+    aws = AwsClients(region="", clock=clock, rng=rng, environment=os.environ)
     try:
-        yield ClusterStorage(target=target, store=store, places=places, clock=SystemClock(), rng=SystemRng())
+        yield ClusterStorage(target=target, store=store, places=places, clock=clock, rng=rng, aws=aws)
     finally:
+        await aws.close()
         await store.close()
-
-
-def _read(key: KeyLocation) -> bytes:
-    return keys.read_key(key.provider, key.source, environment=os.environ)
 
 
 def _is_directory(path: str) -> bool:

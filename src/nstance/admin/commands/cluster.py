@@ -1,4 +1,4 @@
-"""`nstance-admin cluster`: commands that need storage and secrets, but no running server."""
+"""`nstance-admin cluster`: commands about a whole cluster. Most need storage and secrets, but no running server."""
 
 import click
 
@@ -18,6 +18,7 @@ COMMANDS = {
     "config": (f"{_COMMANDS}.cluster_config:config", "Check, write and read a shard's config"),
     "backup": (f"{_COMMANDS}.cluster_backup:backup", "Back up the bucket to a file"),
     "restore": (f"{_COMMANDS}.cluster_backup:restore", "Restore a backup into a bucket"),
+    "drain-all": (f"{_COMMANDS}.cluster_drain:drain_all", "Scale everything to zero in all shards, and wait"),
     "journal": (f"{_COMMANDS}.cluster_journal:journal", "Show a shard's decisions and their reasons"),
 }
 
@@ -36,5 +37,6 @@ nstance-admin cluster journal --shard dev
 def command() -> None:
     """Manage a cluster's object storage and secrets directly.
 
-    No server needs to run. S3 access is configured with the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-    AWS_REGION, AWS_ENDPOINT_URL, AWS_S3_USE_PATH_STYLE. The encryption key comes from NSTANCE_ENCRYPTION_KEY."""
+    No server needs to run, except for drain-all. S3 access is configured with the usual variables: AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, AWS_S3_USE_PATH_STYLE. The encryption key comes from
+    NSTANCE_ENCRYPTION_KEY."""

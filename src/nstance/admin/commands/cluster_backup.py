@@ -11,6 +11,7 @@ from nstance.admin.options import Target, dry_run_flag, format_flag, target_flag
 
 BACKUP_EXAMPLES = """\
 nstance-admin cluster backup nstance.backup --storage-bucket my-bucket
+nstance-admin cluster backup latest.backup --storage-bucket my-bucket --force
 """
 RESTORE_EXAMPLES = """\
 nstance-admin cluster restore nstance.backup --storage-bucket my-new-bucket
@@ -24,15 +25,23 @@ def _on_progress(done: int, text: str) -> None:
 
 @click.command(cls=Command, examples=BACKUP_EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @format_flag
 @target_flags
-def backup(target: Target, file: Path, form: str) -> None:
+def backup(target: Target, file: Path, force: bool, form: str) -> None:
     """Back up all of Nstance's objects in the bucket to FILE, and verify it.
 
     Servers may keep running. Each shard is backed up as of one slot of its journal. Encrypted secrets stay encrypted;
-    unencrypted ones are left out unless --insecure-dev is given. FILE is readable only by you."""
+    unencrypted ones are left out unless --insecure-dev is given. FILE is readable only by you. An existing FILE is replaced
+    only with --force, and only by a complete backup."""
     from nstance.admin.cluster import backup as work
 
+    if not file.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {file.parent}; create it first", param_hint="FILE")
+    if file.exists() and not force:
+        raise click.BadParameter(
+            f"{file} exists and may be your only backup; choose another name, or give --force", param_hint="FILE"
+        )
     manifest, left_out = run(work.backup(target, file, _on_progress))
     for key in left_out:
         output.note(f"left out, because it is not encrypted: {key}")

@@ -1,13 +1,14 @@
 """`serve`."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from nstance.admin.help import Command
-from nstance.admin.options import flag
+from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target, flag
 from nstance.admin.shard_flags import ShardSelection, all_shards_flags
 from nstance.config import addresses
 
@@ -20,8 +21,9 @@ LOOPBACK, ALL_INTERFACES = "127.0.0.1:8080", ":8080"
 
 EXAMPLES = """\
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993
+nstance-admin serve --servers us-west-2a=10.0.0.1:8993 --allow-changes --storage-bucket my-bucket
 nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --token-file token
-curl -H "Authorization: Bearer $(cat token)" 'https://admin.example:8443/groups?all_shards=true'
+curl -H "Authorization: Bearer $(cat token)" 'https://admin.example:8443/v1/groups'
 """
 
 
@@ -30,6 +32,25 @@ def _bind(text: str) -> "Address":
         return addresses.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _target(storage: "Mapping[str, str | None]") -> "Target | None":
+    """Only for reading what needs no key."""
+    bucket = storage["storage_bucket"]
+    if not bucket:
+        return None
+    return Target(
+        cluster=None,
+        provider=storage["storage_provider"] or "",
+        bucket=bucket,
+        prefix=storage["prefix"] or "",
+        cluster_prefix=storage["storage_prefix"] or "",
+        secrets=OBJECT_STORAGE,
+        secrets_prefix=None,
+        key=KeyLocation(provider="env", source=""),
+        old_keys=(),
+        insecure_dev=False,
+    )
 
 
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -47,6 +68,14 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @flag("--tls-key", type=_file, help="Its key.")
 @flag("--token-file", type=_file, help=f"The bearer token that clients must send; or {TOKEN_VARIABLE}.")
 @flag("--client-ca", type=_file, help="Accept clients with a certificate of this CA instead.")
+@flag(
+    "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
+)
+@flag("--access-log", metavar="FILE", help="Append a JSON line for each request; - for standard error.")
+@flag("--storage-bucket", help="The bucket to read: config, journal and CA, and for forecasts.")
+@flag("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage.")
+@flag("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket.")
+@flag("--prefix", default="", show_default=False, help="The servers' --prefix.")
 @all_shards_flags
 def command(
     selection: ShardSelection,
@@ -55,8 +84,11 @@ def command(
     tls_key: Path | None,
     token_file: Path | None,
     client_ca: Path | None,
+    allow_changes: bool,
+    access_log: str | None,
+    **storage: str | None,
 ) -> None:
-    """Serve the shard commands over HTTP, described in /openapi.json.
+    """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
 
     An address that other machines can reach requires a TLS certificate, and a token or a client CA."""
     from nstance.admin import errors
@@ -71,9 +103,11 @@ def command(
             raise click.UsageError(f"expected --token-file or {TOKEN_VARIABLE}, found both")
         with token_file.open("rb") as file:
             token = file.read(MAX_TOKEN_FILE_BYTES).decode("utf-8", "replace").strip()
-    guard = access.Access(token=token, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca)
+    guard = access.Access(
+        token=token, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca, allow_changes=allow_changes
+    )
     try:
         guard.check(bind)
     except errors.CommandError as problem:
         raise click.UsageError(str(problem)) from None
-    run(server.serve(selection, bind, guard))
+    run(server.serve(selection, bind, guard, server.ServeOptions(storage=_target(storage), access_log=access_log)))

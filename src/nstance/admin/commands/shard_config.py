@@ -83,8 +83,8 @@ def diff(selection: ShardSelection, group: str | None) -> None:
     """Compare the config file, the API and reality for each group, or for GROUP.
 
     FILE is the value in the config file, API the value that the API set over it, ACTIVE the one of both that counts,
-    ACTUAL what exists. The exit code is 1 if they differ: the API overrides a setting with another value, a group does not
-    have its size of ready instances, or instances have another type."""
+    ACTUAL what exists. The exit code is 1 if they differ: the API overrides a setting with another value, a group is rolled
+    back, does not have its size of ready instances, or has instances of another type."""
     from nstance.admin.shard import diff, fanout, printing
 
     answers = fanout.call_shards(selection, lambda client: diff.compare(client, group)).ignore_not_found()

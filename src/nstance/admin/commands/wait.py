@@ -1,8 +1,5 @@
 """`wait`."""
 
-import shutil
-import sys
-
 import click
 
 from nstance.admin import output
@@ -29,7 +26,7 @@ def command(selection: ShardSelection, groups: tuple[str, ...], within: float) -
     from nstance.admin.shard import fanout, waiting
     from nstance.clock import SystemClock
 
-    progress = _Progress()
+    progress = output.ProgressLine()
 
     async def work() -> list[str]:
         async with fanout.open_clients(selection) as clients:
@@ -46,26 +43,3 @@ def command(selection: ShardSelection, groups: tuple[str, ...], within: float) -
     for line in notes:
         output.note(line)
     output.note("stable")
-
-
-class _Progress:
-    """On a terminal one line that is rewritten; elsewhere a new line for each change."""
-
-    def __init__(self) -> None:
-        self._last = ""
-        self._is_terminal = sys.stderr.isatty()
-
-    def show(self, text: str) -> None:
-        if text == self._last:
-            return
-        self._last = text
-        if self._is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            line = output.escape(text)
-            click.echo(f"\r\x1b[K{line if len(line) <= width else line[: width - 1] + '…'}", err=True, nl=False)
-        else:
-            output.note(text)
-
-    def clear(self) -> None:
-        if self._is_terminal and self._last:
-            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,8 +1,9 @@
-"""Authentication of the HTTP API.
+"""Who may use the HTTP API and the dashboard, and who may change something.
 
 On a loopback address every local user has access. Elsewhere a client needs a bearer token or a client certificate, and
-TLS. The trap is the browser: a foreign page can send requests to a loopback address too. So the Host must be a loopback
-name there, and requests with a foreign Origin are rejected.
+TLS; a browser exchanges its token for a session. The trap is the browser: a foreign page can send requests to a loopback
+address too. So the Host must be a loopback name there, requests with a foreign Origin are rejected, and a browser's
+changes need the token of its session.
 """
 
 import hashlib
@@ -10,25 +11,55 @@ import hmac
 import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from nstance.admin import errors
+from nstance.admin.http import problems
+from nstance.admin.http.sessions import COOKIE, CSRF_HEADER, Session, Sessions
 from nstance.config.addresses import Address
 
 MIN_TOKEN_LENGTH, MAX_TOKEN_LENGTH = 16, 1024
+V1 = "/v1/"
+PAGES = "/dashboard/"
 PUBLIC_PATHS = frozenset({"/", "/health", "/openapi.json"})  # reveal nothing about the shards
+PUBLIC_V1_PATHS = frozenset({"/v1/openapi.json", "/v1/session"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+READ_ONLY = "this server is read-only: start it with `nstance-admin serve --allow-changes` to allow changes"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+PAGE_HEADERS = {
+    **HEADERS,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sent a request. `session` is set for a browser."""
+
+    person: str
+    can_change: bool
+    session: Session | None = None
+
+
+CALLER = web.RequestKey("caller", Caller)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +68,7 @@ class Access:
     tls_cert: Path | None
     tls_key: Path | None
     client_ca: Path | None
+    allow_changes: bool = False
 
     def __repr__(self) -> str:
         return f"Access(token={'set' if self.token else None}, tls={self.tls_cert}, client_ca={self.client_ca})"
@@ -87,19 +119,34 @@ class Access:
             raise errors.CommandError(f"the TLS certificate, key or CA cannot be used: {problem}") from problem
         return context
 
-    def admits(self, request: web.Request) -> bool:
+    def identify(self, request: web.Request) -> Caller | None:
+        """The caller by address, certificate or token; None for a stranger. Other ways to log in belong here."""
         if not self.is_guarded:
-            return is_loopback(_host(request))
-        if self.client_ca is not None and request.transport and request.transport.get_extra_info("peercert"):
-            return True
+            return self._caller("local") if is_loopback(_host(request)) else None
+        if self.client_ca is not None and request.transport:
+            certificate = request.transport.get_extra_info("peercert")
+            if certificate:
+                return self._caller(_common_name(certificate) or "certificate")
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if self.token is None or kind.lower() != "bearer":
-            return False
-        return hmac.compare_digest(_digest(token.strip()), _digest(self.token))
+        return self.log_in(token.strip()) if kind.lower() == "bearer" else None
+
+    def log_in(self, token: str) -> Caller | None:
+        if self.token is None or not hmac.compare_digest(_digest(token), _digest(self.token)):
+            return None
+        return self._caller("token")
+
+    def _caller(self, person: str) -> Caller:
+        return Caller(person=person, can_change=self.allow_changes)
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _common_name(certificate: Any) -> str:
+    """Of a peer's certificate as `ssl` gives it."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else ""
 
 
 def _no_password() -> str:
@@ -122,22 +169,55 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def access_middleware(access: Access) -> Middleware:
+def access_middleware(access: Access, sessions: Sessions) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = request.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != request.host:
-            return error_response(403, "requests from other sites are rejected")
-        if not access.admits(request) and (request.path not in PUBLIC_PATHS or not access.is_guarded):
+            return rejected(request, 403, "requests from other sites are rejected")
+        caller = access.identify(request)
+        is_v1 = request.path.startswith(V1)
+        session = sessions.read(request.cookies.get(COOKIE, "")) if is_v1 else None
+        if session is not None and (caller is not None or access.is_guarded):
+            caller = caller or Caller(person=session.person, can_change=session.can_change and access.allow_changes)
+            caller = replace(caller, session=session)
+        if caller is None and (not _is_public(request.path) or not access.is_guarded):
             if access.is_guarded:
-                return error_response(
-                    401, "expected a bearer token or a client certificate", **{"WWW-Authenticate": "Bearer"}
-                )
-            return error_response(403, "without a token only localhost has access: use that name")
+                message = "expected a bearer token or a client certificate"
+                return rejected(request, 401, message, **{"WWW-Authenticate": "Bearer"})
+            return rejected(request, 403, "without a token only localhost has access: use that name")
+        if caller is not None:
+            request[CALLER] = caller
+            if is_v1 and _needs_csrf_token(request, access) and not _has_csrf_token(request, caller, sessions):
+                return rejected(request, 403, f"expected the token of GET /v1/session in the header {CSRF_HEADER}")
         return await handler(request)
 
     return check
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path in PUBLIC_V1_PATHS or path.startswith(PAGES)
+
+
+def _needs_csrf_token(request: web.Request, access: Access) -> bool:
+    """Of changes that a browser sends. A bearer token is not sent by a browser on its own."""
+    if request.method in SAFE_METHODS or request.path in PUBLIC_V1_PATHS:
+        return False
+    if request.headers.get("Authorization") and access.token is not None:
+        return False
+    return any(header in request.headers for header in ("Origin", "Sec-Fetch-Site", "Cookie"))
+
+
+def _has_csrf_token(request: web.Request, caller: Caller, sessions: Sessions) -> bool:
+    return caller.session is not None and sessions.has_token(caller.session, request.headers.get(CSRF_HEADER, ""))
+
+
+def rejected(request: web.Request, code: int, message: str, **headers: str) -> web.Response:
+    """Under /v1 as problem details, elsewhere as `{"error": ...}`."""
+    if request.path.startswith(V1):
+        return problems.response(code, message, headers={**HEADERS, **headers})
+    return error_response(code, message, **headers)
 
 
 def error_response(code: int, message: str, **headers: str) -> web.Response:

@@ -61,8 +61,11 @@ SCHEMAS: Mapping[str, Schema] = {
             "shard group tenant template instance_type subnet_pool etag": TEXT,
             "size actual_size ready_size not_ready draining on_demand": NUMBER,
             "static paused": FLAG,
-            "last_error": OPTIONAL,
-            "blocked provider_ids": TEXTS,
+            "last_error prefer rolled_back_from file_instance_type": OPTIONAL,
+            "blocked provider_ids instance_types markets": TEXTS,
+            "exhausted_offers": list_schema(
+                record_schema({"market instance_type subnet message": OPTIONAL, "retry": TIME, "server_error": FLAG})
+            ),
             "vars": {"type": "object", "additionalProperties": TEXT},
             "rollout": _ROLLOUT,
             "size_source": record_schema(
@@ -74,7 +77,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Instance": record_schema(
         {
             "shard instance_id group state instance_type vm_status": TEXT,
-            "provider_id reason message subnet ipv4 ipv6 hostname replaces not_ready revision": OPTIONAL,
+            "provider_id reason message market subnet ipv4 ipv6 hostname replaces not_ready revision": OPTIONAL,
             "on_demand suspect connected drifted cloned vm_gone ready": FLAG,
             "created registered last_report drain_deadline first_ready": TIME,
             "checks": list_schema(record_schema({"name": TEXT, "passing": FLAG, "message": OPTIONAL, "since": TIME})),

@@ -4,22 +4,36 @@ The status is 200 if all shards answered, 207 if some did (`errors` has the othe
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from grpclib.const import Status
 
 from nstance.admin import errors, output
 from nstance.admin.client import Client, ShardError
 from nstance.admin.http import access, openapi, stream
+from nstance.admin.http.access_log import AccessLog
+from nstance.admin.http.fleet import Fleet
+from nstance.admin.http.forecasts import Forecasts
 from nstance.admin.http.openapi import Operation, reply_schema
+from nstance.admin.http.pages import Pages
+from nstance.admin.http.problems import ProblemError
+from nstance.admin.http.rate_limit import REQUESTS, RateLimit
+from nstance.admin.http.sessions import Sessions
+from nstance.admin.http.v1 import routing
+from nstance.admin.http.v1.api import ApiContext
+from nstance.admin.http.v1.api import routes as routes_v1
+from nstance.admin.options import Target
 from nstance.admin.shard import fanout, groups, history, instances, records
 from nstance.admin.shard.history import EventQuery
-from nstance.clock import Clock
+from nstance.clock import Clock, SystemRng
 from nstance.model import ids
 from nstance.model.ids import ShardId
+from nstance.objects import errors as storage
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_SIZE = 2**31 - 1
@@ -28,9 +42,7 @@ MAX_EVENTS = 1000
 SELECTION = ("shard", "all_shards")
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("GET", "/"): Operation(
-        handler="page", summary="A page with a link to the API.", reply=openapi.TEXT, media="text/html"
-    ),
+    ("GET", "/"): Operation(handler="page", summary="The dashboard.", reply=openapi.TEXT, media="text/html"),
     ("GET", "/health"): Operation(
         handler="health", summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
     ),
@@ -92,6 +104,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
 }
 
+LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
+
 CODES = {
     Status.INVALID_ARGUMENT: 400,
     Status.NOT_FOUND: 404,
@@ -100,11 +114,6 @@ CODES = {
     Status.RESOURCE_EXHAUSTED: 429,
     Status.UNAVAILABLE: 503,
 }
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Nstance</title></head>
-<body><h1>Nstance</h1><p>The API is described in <a href="openapi.json">openapi.json</a>.</p></body></html>
-"""
 
 
 class BadRequestError(Exception):
@@ -115,11 +124,50 @@ class BadRequestError(Exception):
         self.code = code
 
 
-def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -> web.Application:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What `serve` may have beyond shards: storage to read, and a log of requests."""
+
+    storage: Target | None = None
+    log: AccessLog | None = None
+
+
+def application(
+    clients: Sequence[Client], guard: access.Access, clock: Clock, extras: Extras | None = None
+) -> web.Application:
+    extras, rng = extras or Extras(), SystemRng()
+    fleet, sessions, forecasts = Fleet(clients, clock, rng), Sessions(clock, rng), Forecasts(clock, rng)
+    streams = stream.Streams(fleet)
     app = web.Application(
-        middlewares=[access.access_middleware(guard), _errors_as_json], client_max_size=MAX_BODY_BYTES
+        middlewares=[
+            *([extras.log.middleware()] if extras.log is not None else []),
+            _rate_limit(RateLimit(REQUESTS, clock)),
+            access.access_middleware(guard, sessions),
+            _errors_as_json,
+        ],
+        client_max_size=MAX_BODY_BYTES,
     )
-    api = Api(clients, clock)
+
+    async def background(app: web.Application) -> AsyncIterator[None]:
+        async with fleet.running():
+            yield
+            await forecasts.close()
+
+    app.cleanup_ctx.append(background)
+    pages = Pages()
+    api = Api(clients, streams, pages)
+    app.router.add_get(access.PAGES + "{path:.+}", pages.file)
+    context = ApiContext(
+        clients=clients,
+        guard=guard,
+        sessions=sessions,
+        fleet=fleet,
+        streams=streams,
+        forecasts=forecasts,
+        storage=extras.storage,
+        clock=clock,
+    )
+    routing.add_routes(app, routes_v1(context))
     for (method, path), operation in OPERATIONS.items():
         handler: access.Handler = getattr(api, operation.handler)
         if method == "GET":
@@ -135,25 +183,46 @@ async def _errors_as_json(request: web.Request, handler: access.Handler) -> web.
         return await handler(request)
     except BadRequestError as error:
         return access.error_response(error.code, str(error))
+    except ProblemError as error:
+        return access.rejected(request, error.status, str(error), **error.headers)
     except stream.TooManyStreamsError as error:
-        return access.error_response(503, str(error))
+        return access.rejected(request, 503, str(error))
+    except (storage.StorageError, TimeoutError) as error:
+        return access.rejected(request, 503, errors.explain(error))
+    except errors.CommandError as error:
+        return access.rejected(request, 502, errors.explain(error))
     except web.HTTPException as error:
         if error.status < 400:
             raise
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        return access.error_response(error.status, error.reason.lower(), **headers)
+        return access.rejected(request, error.status, error.reason.lower(), **headers)
     except Exception as bug:
         output.note(f"{request.method} {request.path} failed: unexpected {type(bug).__name__}: {bug}")
-        return access.error_response(500, "internal error, probably a bug; see the output of nstance-admin serve")
+        return access.rejected(request, 500, "internal error, probably a bug; see the output of nstance-admin serve")
+
+
+def _rate_limit(limit: RateLimit) -> Middleware:
+    @web.middleware
+    async def check(request: web.Request, handler: access.Handler) -> web.StreamResponse:
+        is_limited = request.path.startswith(access.V1) or request.path in LIMITED_PATHS
+        if is_limited and (delay := limit.delay(request.remote or "")):
+            headers = {"Retry-After": str(int(delay) + 1)}
+            return access.rejected(request, 429, "too many requests; try again later", **headers)
+        return await handler(request)
+
+    return check
 
 
 class Api:
-    def __init__(self, clients: Sequence[Client], clock: Clock) -> None:
+    """The routes without a version, as they were before version 1."""
+
+    def __init__(self, clients: Sequence[Client], streams: stream.Streams, pages: Pages) -> None:
         self._clients = {client.shard: client for client in clients}
-        self._streams = stream.Streams(clock)
+        self._streams = streams
+        self._pages = pages
 
     async def page(self, request: web.Request) -> web.Response:
-        return web.Response(text=PAGE, content_type="text/html", headers=access.HEADERS)
+        return await self._pages.index(request)
 
     async def health(self, request: web.Request) -> web.Response:
         return _json({"status": "ok"})

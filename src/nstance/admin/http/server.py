@@ -4,12 +4,15 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from nstance.admin import errors, output
 from nstance.admin.client import Client
 from nstance.admin.http import access, routes
+from nstance.admin.http.access_log import AccessLog
+from nstance.admin.options import Target
 from nstance.admin.shard import fanout
 from nstance.admin.shard_flags import ShardSelection
 from nstance.clock import Clock, SystemClock
@@ -19,13 +22,20 @@ SHUTDOWN_SECONDS = 1.0  # then open streams are cut
 RENEW_CHECK_SECONDS = 600.0
 
 
-async def serve(selection: ShardSelection, bind: Address, guard: access.Access) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    storage: Target | None = None  # the bucket to read
+    access_log: str | None = None  # a file, or - for standard error
+
+
+async def serve(selection: ShardSelection, bind: Address, guard: access.Access, options: ServeOptions) -> None:
     """Until SIGTERM or SIGINT. Shards need not be reachable yet."""
     guard.check(bind)
     context = guard.context()
     clock = SystemClock()
     async with fanout.open_clients(selection) as clients:
-        app = routes.application(clients, guard, clock)
+        log = _open_log(options.access_log, clock)
+        app = routes.application(clients, guard, clock, routes.Extras(storage=options.storage, log=log))
         runner = web.AppRunner(app, access_log=None, logger=_null_logger(), shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         try:
@@ -42,6 +52,15 @@ async def serve(selection: ShardSelection, bind: Address, guard: access.Access) 
                 renewing.cancel()
         finally:
             await runner.cleanup()
+            if log is not None:
+                log.close()
+
+
+def _open_log(target: str | None, clock: Clock) -> AccessLog | None:
+    try:
+        return AccessLog(target, clock) if target is not None else None
+    except OSError as problem:
+        raise errors.CommandError(f"cannot write the access log {target}: {problem.strerror}") from problem
 
 
 def _null_logger() -> logging.Logger:

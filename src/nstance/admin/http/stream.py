@@ -1,31 +1,34 @@
-"""Events as they happen, for browsers: server-sent events.
+"""Server-sent events: single events with filters, and the whole fleet.
 
-The ID of each says how far every shard was read, so a browser that reconnects misses nothing and gets nothing twice. A
-reader that does not read is disconnected.
+The ID of each message says how far every shard was read, so a browser that reconnects misses nothing and gets nothing
+twice. A reader that does not read is disconnected.
 """
 
 import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from aiohttp import web
 
 from nstance.admin import errors
 from nstance.admin.client import Client
 from nstance.admin.http import access
-from nstance.admin.shard import fanout, history
+from nstance.admin.http.fleet import Fleet, OverrunError, encode
+from nstance.admin.shard import fanout, history, records
 from nstance.admin.shard.history import EventQuery
 from nstance.admin.shard.records import Record
-from nstance.clock import Clock
 from nstance.model import ids
 from nstance.model.ids import ShardId
 
-MAX_STREAMS = 64
-MAX_QUEUED = 100
+MAX_STREAMS = 512
+MAX_NOTICES = 100
+MAX_MISSED = 1_000  # events of a shard that a reconnect gets at once
 HEARTBEAT_SECONDS = 10.0
 WRITE_SECONDS = 20.0
+RETRY_MILLISECONDS = 500  # how soon a browser reconnects
 
 
 class TooManyStreamsError(Exception):
@@ -33,75 +36,182 @@ class TooManyStreamsError(Exception):
 
 
 class Streams:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._open = 0
 
     async def serve(self, request: web.Request, clients: Sequence[Client], query: EventQuery) -> web.StreamResponse:
+        """Events as they happen, filtered."""
+        with self._counted():
+            response = _response()
+            with contextlib.suppress(ConnectionError, TimeoutError, OverrunError):  # the reader is gone or too slow
+                await response.prepare(request)
+                with self._fleet.followed() as live:
+                    reader = _EventReader(
+                        response, clients, query, parse_positions(request.headers.get("Last-Event-ID", ""))
+                    )
+                    await reader.start()
+                    while True:
+                        entry = await live.take(timeout=HEARTBEAT_SECONDS)
+                        if entry is None:
+                            await reader.write(": still here\n\n")
+                        elif isinstance(entry, tuple):
+                            await reader.on_event(*entry)
+                        else:
+                            feed = self._fleet.feeds[entry]
+                            await reader.on_status(entry, feed.record()["error"])
+            return response
+
+    async def serve_fleet(self, request: web.Request) -> web.StreamResponse:
+        """A snapshot of everything, then all changes. After a reconnect with the events that were missed."""
+        with self._counted():
+            response = _response()
+            positions = parse_positions(request.headers.get("Last-Event-ID", ""))
+            with contextlib.suppress(ConnectionError, TimeoutError, OverrunError):
+                await response.prepare(request)
+                missed = await self._missed(positions)
+                with self._fleet.view() as (snapshot, read, changes):
+                    # Between reading what was missed and here events may have come; the snapshot has them too, and the
+                    # page drops what it has seen by its ID.
+                    head = f"retry: {RETRY_MILLISECONDS}\n"
+                    if missed:
+                        await _write(response, head.encode() + _frame("missed", encode({"events": missed})))
+                    await _write(response, head.encode() + _frame("snapshot", snapshot, read))
+                    while True:
+                        entry = await changes.take(timeout=HEARTBEAT_SECONDS)
+                        if entry is None:
+                            await _write(response, b": still here\n\n")
+                        else:
+                            await _write(response, _frame("change", *entry))
+            return response
+
+    async def _missed(self, positions: Mapping[ShardId, int]) -> list[Record]:
+        kept = self._fleet.events_after(positions)
+        if kept is not None:
+            return kept
+        clients = [feed.client for shard, feed in self._fleet.feeds.items() if shard in positions]
+        answers = await fanout.call_each(
+            clients,
+            lambda client: client.call("ListEvents", after_id=max(1, positions[client.shard]), limit=MAX_MISSED),
+        )
+        return [records.numbered_event(shard, each) for shard, answer in answers.results for each in answer.events]
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
         if self._open >= MAX_STREAMS:
             raise TooManyStreamsError(f"{MAX_STREAMS} streams are already open, try again later")
         self._open += 1
-        response = web.StreamResponse(headers={**access.HEADERS, "Content-Type": "text/event-stream"})
         try:
-            await response.prepare(request)
-            await self._send(request, response, clients, query)
-        except (ConnectionError, TimeoutError):
-            pass  # the reader is gone, or does not read
+            yield
         finally:
             self._open -= 1
-        return response
 
-    async def _send(
-        self, request: web.Request, response: web.StreamResponse, clients: Sequence[Client], query: EventQuery
+
+class _EventReader:
+    """One reader of events: how far it has read each shard."""
+
+    def __init__(
+        self, response: web.StreamResponse, clients: Sequence[Client], query: EventQuery, seen: dict[ShardId, int]
     ) -> None:
-        seen = _parse(request.headers.get("Last-Event-ID", ""))
-        notices: deque[str] = deque(maxlen=MAX_QUEUED)  # about shards, to be sent with the next write
-        for client in clients:
-            if client.shard not in seen:
-                seen |= await self._send_latest(client, response, notices, query)
-        start = f"id: {_format(seen)}\n\n" if seen else ""  # a reconnect continues from here
-        await _write(response, start + "".join(notices))
-        notices.clear()
-        events = history.follow(
-            clients,
-            query,
-            after=dict(seen),
-            on_status=lambda shard, text: notices.append(_message("shard", {"shard": shard, "message": text})),
-            clock=self._clock,
+        self._response = response
+        self._clients = {client.shard: client for client in clients}
+        self._query = query
+        self._seen = {shard: id for shard, id in seen.items() if shard in self._clients}
+        self._notices: deque[str] = deque(maxlen=MAX_NOTICES)  # about shards, to be sent with the next write
+        self._problems: dict[ShardId, str | None] = {}
+
+    async def start(self) -> None:
+        known = [client for shard, client in self._clients.items() if shard in self._seen]
+        for shard, client in self._clients.items():
+            if shard not in self._seen:
+                await self._send_latest(client)
+        await self.write(
+            f"id: {format_positions(self._seen)}\n\n" if self._seen else ""
+        )  # a reconnect continues from here
+        for client in known:
+            await self._send_missed(client)
+
+    async def on_event(self, shard: ShardId, id: int, record: Record) -> None:
+        if shard not in self._clients or id <= self._seen.get(shard, 0) or not self._is_wanted(record):
+            return
+        await self.write(self._message_of(record, id))
+
+    async def on_status(self, shard: ShardId, problem: str | None) -> None:
+        if shard not in self._clients or problem == self._problems.get(shard):
+            return
+        self._problems[shard] = problem
+        if problem is None:
+            self._notices.append(_message("shard", {"shard": shard, "message": "answers again"}))
+            if shard not in self._seen:
+                await self._send_latest(self._clients[shard])
+        else:
+            self._notices.append(_message("shard", {"shard": shard, "message": f"{problem}; retrying"}))
+        await self.write("")
+
+    async def write(self, text: str) -> None:
+        text += "".join(self._notices)
+        self._notices.clear()
+        if text:
+            await _write(self._response, text.encode())
+
+    def _is_wanted(self, record: Record) -> bool:
+        query = self._query
+        return (
+            (not query.group or record["group"] == query.group)
+            and (not query.instance or record["instance_id"] == query.instance)
+            and (not query.reasons or record["reason"] in query.reasons)
         )
-        async with contextlib.aclosing(events):
-            while True:
-                waiting = asyncio.ensure_future(anext(events))
-                try:
-                    while not waiting.done():
-                        await asyncio.wait([waiting], timeout=HEARTBEAT_SECONDS)
-                        heartbeat = "" if waiting.done() else ": still here\n\n"
-                        await _write(response, "".join(notices) + heartbeat)
-                        notices.clear()
-                finally:
-                    if not waiting.done():
-                        waiting.cancel()
-                        await asyncio.wait([waiting])
-                id, record = waiting.result()
-                seen[record["shard"]] = id
-                await _write(response, _message(None, record, id=_format(seen)))
 
-    async def _send_latest(
-        self, client: Client, response: web.StreamResponse, notices: deque[str], query: EventQuery
-    ) -> dict[ShardId, int]:
+    def _message_of(self, record: Record, id: int) -> str:
+        self._seen[record["shard"]] = id
+        return _message(None, self._shown(record), id=format_positions(self._seen))
+
+    def _shown(self, record: Record) -> Record:
+        return record if self._query.numbered else {key: record[key] for key in record if key not in ("id", "trouble")}
+
+    async def _send_missed(self, client: Client) -> None:
+        while True:
+            answers = await fanout.call_each([client], self._read_missed)
+            self._note_failures(answers)
+            found = [event for _, events in answers.results for event in events]
+            await self.write(
+                "".join(self._message_of(records.numbered_event(client.shard, each), each.id) for each in found)
+            )
+            if len(found) < history.PAGE:
+                return
+
+    async def _read_missed(self, client: Client) -> Sequence[Any]:
+        return await history.after(client, self._query, self._seen[client.shard])
+
+    async def _send_latest(self, client: Client) -> None:
         """The latest events of a shard that this reader has not read before."""
-        answers = await fanout.call_each([client], lambda each: history.latest(each, query))
+        answers = await fanout.call_each([client], lambda each: history.latest(each, self._query))
+        self._note_failures(answers)
+        for shard, events in answers.results:
+            newest = events[len(events) - self._query.limit :] if self._query.limit else []
+            await self.write(
+                "".join(_message(None, self._shown(records.numbered_event(shard, each))) for each in newest)
+            )
+            self._seen[shard] = events[-1].id if events else 0
+
+    def _note_failures(self, answers: "fanout.Answers[Sequence[object]]") -> None:
         for shard, error in answers.failures:
-            notices.append(_message("shard", {"shard": shard, "message": errors.explain(error)}))
-        for record in history.merge_events(answers.results, limit=query.limit):
-            await _write(response, _message(None, record))
-        return {shard: events[-1].id if events else 0 for shard, events in answers.results}
+            self._problems[shard] = errors.explain(error)
+            self._notices.append(_message("shard", {"shard": shard, "message": errors.explain(error)}))
 
 
-async def _write(response: web.StreamResponse, text: str) -> None:
-    if text:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await response.write(text.encode())
+def _response() -> web.StreamResponse:
+    return web.StreamResponse(headers={**access.HEADERS, "Content-Type": "text/event-stream"})
+
+
+async def _write(response: web.StreamResponse, body: bytes) -> None:
+    async with asyncio.timeout(WRITE_SECONDS):
+        await response.write(body)
+
+
+def _frame(kind: str, body: bytes, positions: Mapping[ShardId, int] | None = None) -> bytes:
+    id = f"id: {format_positions(positions)}\n" if positions else ""
+    return f"event: {kind}\n{id}data: ".encode() + body + b"\n\n"
 
 
 def _message(kind: str | None, record: Record, *, id: str | None = None) -> str:
@@ -110,11 +220,11 @@ def _message(kind: str | None, record: Record, *, id: str | None = None) -> str:
     return f"{head}data: {json.dumps(record, ensure_ascii=False)}\n\n"
 
 
-def _format(seen: Mapping[ShardId, int]) -> str:
+def format_positions(seen: Mapping[ShardId, int]) -> str:
     return ",".join(f"{shard}={id}" for shard, id in sorted(seen.items()))
 
 
-def _parse(text: str) -> dict[ShardId, int]:
+def parse_positions(text: str) -> dict[ShardId, int]:
     """Ignores what is not ours."""
     found: dict[ShardId, int] = {}
     for part in text.split(","):

@@ -26,12 +26,16 @@ async def compare(client: Client, name: str | None) -> list[Record]:
 
 
 def rows(group: Record, types: Counter[str]) -> list[Record]:
-    """Size and instance type always, vars only if the API sets them. `types`: the number of instances of each type."""
+    """Size and instance type always, vars only if the API sets them, the revision only if the group is rolled back.
+    `types`: the number of instances of each type."""
     overrides = {each["field"]: each for each in group["overrides"]}
     size, ready, source = group["size"], group["ready_size"], group["size_source"]
     actual = str(group["actual_size"]) + (f" ({ready} ready)" if ready != group["actual_size"] else "")
     counts = [f"{kind} {count}" for kind, count in sorted(types.items()) if kind]
-    file_type = overrides["instance_type"]["file_value"] if "instance_type" in overrides else group["instance_type"]
+    # Servers of older versions do not say it.
+    file_type = group["file_instance_type"] or overrides.get("instance_type", {}).get("file_value")
+    if "instance_type" not in overrides and not group["rolled_back_from"]:
+        file_type = file_type or group["instance_type"]
     found = [
         _row(
             group,
@@ -54,11 +58,29 @@ def rows(group: Record, types: Counter[str]) -> list[Record]:
         found[0]["differs"].append("actual")
     if any(kind != group["instance_type"] for kind in types):
         found[1]["differs"].append("actual")
+    if group["rolled_back_from"]:
+        found.append(_rolled_back_row(group))
+        if file_type and file_type != group["instance_type"]:
+            found[1]["differs"].append("rolled back")
     for field, each in overrides.items():
         if field.startswith("vars."):
             value = each["value"]
             found.append(_row(group, field, file=each["file_value"], api=value, active=value, actual=None))
     return found
+
+
+def _rolled_back_row(group: Record) -> Record:
+    """What is configured, and the earlier revision that is active instead."""
+    configured, rollout = group["rolled_back_from"], group["rollout"]
+    row = _row(
+        group,
+        "revision",
+        file=configured if group["static"] else None,
+        api=None if group["static"] else configured,
+        active=rollout["revision"] if rollout is not None else None,
+        actual=None,
+    )
+    return {**row, "differs": ["rolled back"]}
 
 
 def _row(group: Record, setting: str, **values: Any) -> Record:

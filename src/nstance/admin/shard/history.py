@@ -26,16 +26,30 @@ class EventQuery:
     group: str = ""
     instance: str = ""
     limit: int = 100  # the newest ones to start with
+    reasons: Sequence[str] = ()  # only of these; none: all
+    numbered: bool = False  # records have the IDs of the events
 
 
 async def latest(client: Client, query: EventQuery) -> Sequence[Any]:
     """At least one, even for limit 0: following starts after it."""
-    answer = await client.call("ListEvents", group=query.group, instance_id=query.instance, limit=max(1, query.limit))
+    return await _list(client, query, limit=max(1, query.limit))
+
+
+async def after(client: Client, query: EventQuery, id: int) -> Sequence[Any]:
+    """The next ones after an ID, at most PAGE."""
+    return await _list(client, query, after_id=max(1, id), limit=PAGE)
+
+
+async def _list(client: Client, query: EventQuery, **fields: int) -> Sequence[Any]:
+    chosen = {"reasons": query.reasons} if query.reasons else {}
+    answer = await client.call("ListEvents", group=query.group, instance_id=query.instance, **chosen, **fields)
     found: Sequence[Any] = answer.events
     return found
 
 
-def merge_events(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int) -> list[Record]:
+def merge_events(
+    shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int, make: Callable[[ShardId, Any], Record] = event
+) -> list[Record]:
     """The newest `limit` of all, oldest first. Each shard's events keep their order, also if its clock went back."""
     found = []
     for shard, events in shards:
@@ -44,7 +58,7 @@ def merge_events(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int)
             newest = max(newest, each.time_unix_ms)
             found.append((newest, shard, each))
     found.sort(key=lambda entry: entry[:2])
-    return [event(shard, each) for _, shard, each in found[max(0, len(found) - limit) :]]
+    return [make(shard, each) for _, shard, each in found[max(0, len(found) - limit) :]]
 
 
 async def follow(

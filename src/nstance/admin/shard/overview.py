@@ -68,12 +68,17 @@ async def load_shard(client: Client, *, now: float) -> ShardView:
 
 def group_view(record: Record, instances: Sequence[Record], problems: Sequence[Record] = ()) -> GroupView:
     members = [each for each in instances if each["group"] == record["group"]]
+    unsettled = unsettled_reasons(record, members)
+    shown = [each for each in problems if each["group"] == record["group"]]
+    if not unsettled:  # what concerned instances or a rollout of the past is resolved
+        known = {each["instance_id"] for each in members}
+        shown = [each for each in shown if each["instance_id"] in known and each["reason"] != "rollout-halted"]
     return GroupView(
         group=record,
-        unsettled=unsettled_reasons(record, members),
+        unsettled=unsettled,
         concerns=concerns(record, members),
         unusual=[each for each in members if _is_unusual(each)],
-        problems=_newest_by_reason([each for each in problems if each["group"] == record["group"]])[-MAX_PROBLEMS:],
+        problems=_newest_by_reason(shown)[-MAX_PROBLEMS:],
     )
 
 
@@ -133,6 +138,9 @@ def unsettled_reasons(record: Record, instances: Sequence[Record]) -> list[str]:
 def concerns(record: Record, instances: Sequence[Record]) -> list[str]:
     """What needs attention although nothing is in progress."""
     found = ["paused"] if record["paused"] else []
+    if record["rolled_back_from"]:
+        source = "config file" if record["static"] else "group's own settings"
+        found.append(f"rolled back: revision {record['rolled_back_from']} of the {source} is not active")
     if cloned := sum(bool(each["cloned"]) for each in instances):
         found.append(f"{cloned} with an identity that two agents use")
     return found

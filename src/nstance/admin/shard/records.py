@@ -60,10 +60,16 @@ def group(shard: ShardId, status: Any) -> Record:
         **_pick(status, "actual_size", "ready_size", "not_ready"),
         "blocked": list(status.blocked),
         **_pick(status, "draining", "on_demand", "instance_type", "subnet_pool"),
+        "instance_types": list(status.instance_types),
+        "markets": list(status.markets),
+        "prefer": status.prefer or None,
+        "exhausted_offers": [_exhausted_offer(each) for each in status.exhausted_offers],
         "vars": dict(sorted(status.vars.items())),
         "overrides": [_override(each) for each in status.overrides],
         **_pick(status, "static", "paused"),
         "rollout": revision(status.rollout) if status.HasField("rollout") else None,
+        "rolled_back_from": short(status.rolled_back_from) or None,
+        "file_instance_type": status.file_instance_type or None,
         "last_error": status.last_error or None,
         "provider_ids": list(status.provider_ids),
         "etag": status.etag,
@@ -88,12 +94,28 @@ def _override(override: Any) -> Record:
     }
 
 
+def _exhausted_offer(offer: Any) -> Record:
+    return {
+        **_pick_optional(offer, "market", "instance_type", "subnet", "message"),
+        "retry": timestamp_ms(offer.retry_unix_ms),
+        "server_error": offer.server_error,
+    }
+
+
+def exhausted_offer_line(record: Record) -> str:
+    """`spot m7g.large in subnet-1 until 2026-01-31T12:00:00Z: the provider's message`."""
+    what = " ".join(filter(None, (record["market"], record["instance_type"]))) or "the offer"
+    where = f" in {record['subnet']}" if record["subnet"] else ""
+    until = f" until {record['retry'][:19]}Z" if record["retry"] else ""
+    return f"{what}{where}{until}: {record['message'] or 'no capacity'}"
+
+
 def size_source(record: Record) -> str:
-    """Where a group's size comes from, in words: `api by opr-1 at 2026-01-31T12:00:00Z, the config file says 5`."""
+    """Where a group's size comes from, in words: `api, set by opr-1 at 2026-01-31T12:00:00Z; the config file has 5`."""
     source = record["size_source"]
-    by = f" by {source['by']} at {source['at'][:19]}Z" if source["by"] else ""
+    by = f", set by {source['by']} at {source['at'][:19]}Z" if source["by"] else ""
     file = source["config_size"]
-    return f"{source['kind']}{by}" + (f", the config file says {file}" if is_overridden(record) else "")
+    return f"{source['kind']}{by}" + (f"; the config file has {file}" if is_overridden(record) else "")
 
 
 def is_overridden(record: Record) -> bool:
@@ -111,7 +133,8 @@ def group_lines(record: Record) -> Record:
         for each in record["overrides"]
     ]
     vars = [f"{name}={value}" for name, value in record["vars"].items()]
-    texts = {"size_source": size_source(record), "vars": vars, "overrides": overrides}
+    exhausted = [exhausted_offer_line(each) for each in record["exhausted_offers"]]
+    texts = {"size_source": size_source(record), "vars": vars, "overrides": overrides, "exhausted_offers": exhausted}
     return {**record, **texts, "rollout": _rollout_line(record["rollout"])}
 
 
@@ -135,12 +158,12 @@ def revision_row(shard: ShardId, record: Record) -> Record:
     return {"shard": shard, **record, "message": record["message"] or ""}
 
 
-def _rollout_notes(rollout: Record | None) -> list[str]:
+def _rollout_notes(rollout: Record | None, size: int) -> list[str]:
     if rollout is None:
         return []
     notes = [rollout["message"]] if (rollout["message"] or "").startswith("rolled back") else []
     if rollout["outcome"] == "rolling" and rollout["outdated"]:
-        notes.append(f"rolling out: {rollout['updated']} of {rollout['updated'] + rollout['outdated']}")
+        notes.append(f"rolling out: {min(rollout['updated'], size)} of {size} updated")
     if rollout["outcome"] in ("paused", "halted"):
         notes.append(f"rollout {rollout['outcome']}: {rollout['message'] or ''}")
     return notes
@@ -157,15 +180,18 @@ def _rollout_line(rollout: Record | None) -> str | None:
 def group_row(record: Record) -> Record:
     notes = ["static"] if record["static"] else []
     if record["static"] and record["size_source"]["kind"] != "config":
-        notes.append(f"size {size_source(record)}")
+        notes.append(f"size from {size_source(record)}")
     notes += ["paused"] if record["paused"] else []
-    notes += _rollout_notes(record["rollout"])
+    notes += _rollout_notes(record["rollout"], record["size"])
     for field, label in (("draining", "draining"), ("on_demand", "on demand"), ("not_ready", "not ready")):
         notes += [f"{record[field]} {label}"] if record[field] else []
+    if count := len(record["exhausted_offers"]):
+        notes.append(f"{count} exhausted offer{'s' if count > 1 else ''}")
     notes += [f"blocked: {reason}" for reason in record["blocked"]]
     notes += [record["last_error"]] if record["last_error"] and record["last_error"] not in record["blocked"] else []
     copied = {name: record[name] for name in ("shard", "group", "template", "size")}
-    sizes = {"type": record["instance_type"], "actual": record["actual_size"], "ready": record["ready_size"]}
+    types = ", ".join(record["instance_types"] or [record["instance_type"]])
+    sizes = {"type": types, "actual": record["actual_size"], "ready": record["ready_size"]}
     return {**copied, **sizes, "notes": notes}
 
 
@@ -177,7 +203,7 @@ def instance(shard: ShardId, status: Any) -> Record:
         **_pick(status, "group", "state"),
         **_pick_optional(status, "reason", "message"),
         **_pick(status, "on_demand", "suspect", "connected", "drifted", "instance_type"),
-        **_pick_optional(status, "subnet", "ipv4", "ipv6", "hostname"),
+        **_pick_optional(status, "market", "subnet", "ipv4", "ipv6", "hostname"),
         **_pick_times(
             status,
             created="created_unix_ms",
@@ -254,6 +280,52 @@ def event(shard: ShardId, message: Any) -> Record:
         "shard": shard,
         "time": timestamp_ms(message.time_unix_ms),
         **_pick(message, "group", "instance_id", "reason", "message"),
+    }
+
+
+def numbered_event(shard: ShardId, message: Any) -> Record:
+    """With what a program needs to follow events, and to tell problems from the rest."""
+    return {**event(shard, message), "id": message.id, "trouble": message.trouble}
+
+
+def group_with_hashes(shard: ShardId, status: Any) -> Record:
+    hashes = {"infra_hash": status.infra_hash or None, "runtime_hash": status.runtime_hash or None}
+    return {**group(shard, status), **hashes}
+
+
+def instance_with_report(shard: ShardId, status: Any) -> Record:
+    return {**instance(shard, status), "report": _report(status.report) if status.HasField("report") else None}
+
+
+def _report(report: Any) -> Record:
+    numbers = ("uptime_seconds", "cpu_percent", "memory_percent", "disk_percent", "load1")
+    return {
+        "version": report.version,
+        **{name: round(getattr(report, name), 3) for name in numbers},
+        **_pick_optional(report, "files_hash", "wanted_files_hash", "files_error"),
+        "files": [
+            {**_pick(file, "name", "sha256"), "expires": timestamp_ms(file.expires_unix * 1000)}
+            for file in report.files
+        ],
+    }
+
+
+def control_plane(status: Any) -> Record:
+    return {
+        **_pick(status, "leader", "epoch", "leading_ms", "provider_rate"),
+        "standbys": [_pick(each, "server", "answered_ms") for each in status.standbys],
+        "metrics": [
+            {"name": each.name, "labels": dict(sorted(each.labels.items())), "value": each.value}
+            for each in status.metrics
+        ],
+    }
+
+
+def rollout_plan(shard: ShardId, plan: Any) -> Record:
+    return {
+        "shard": shard,
+        **_pick(plan, "instances", "at_once", "order", "estimate_ms"),
+        "held": plan.held or None,
     }
 
 

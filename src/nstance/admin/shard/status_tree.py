@@ -8,11 +8,13 @@ from rich.tree import Tree
 from nstance.admin import output
 from nstance.admin.shard import unknown_vms
 from nstance.admin.shard.overview import GroupView, ShardView
-from nstance.admin.shard.records import Record, instance_row, is_overridden
+from nstance.admin.shard.records import Record, exhausted_offer_line, instance_row, is_overridden
+from nstance.model.counts import count
 from nstance.model.ids import ShardId
 
 GOOD, WARNING, BAD, DIM = "green", "yellow", "red", "dim"
 MAX_INSTANCES = 8
+MAX_EXHAUSTED_OFFERS = 4
 MAX_HEALTHY_GROUPS = 12
 MAX_SHARD_PROBLEMS = 3
 
@@ -37,9 +39,13 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
         if not each.healthy:
             _add_group(tree, each, now=now)
     if view.ungrouped:
-        _add_instances(tree.add(_line(("instances of deleted groups", WARNING))), view.ungrouped, now=now)
+        _add_instances(
+            tree.add(_line(("instances of groups that are not configured (deleted, or held)", WARNING))),
+            view.ungrouped,
+            now=now,
+        )
     if view.unknown_vms:
-        title = f"{len(view.unknown_vms)} unknown VMs, held: adopt or release them"
+        title = f"{count(len(view.unknown_vms), 'unknown VM')} held: adopt or release with `nstance-admin instance`"
         _add_unknown_vms(tree.add(_line((title, WARNING))), view, now=now)
     if folded := [each.group for each in view.groups if each.healthy]:
         tree.add(_healthy_groups(folded))
@@ -48,8 +54,8 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
     for event in sorted(of_shard.values(), key=lambda each: str(each["time"]))[-MAX_SHARD_PROBLEMS:]:
         tree.add(_event(event))
     if view.healthy and view.problems:
-        count = f"{len(view.problems)} problem{'s' if len(view.problems) > 1 else ''}"
-        tree.add(_line((f"{count} in the last hour, resolved: see `nstance-admin events`", DIM)))
+        problems = count(len(view.problems), "problem")
+        tree.add(_line((f"{problems} in the last hour, resolved: see `nstance-admin events`", DIM)))
     return tree
 
 
@@ -73,6 +79,11 @@ def _add_group(tree: Tree, view: GroupView, *, now: float) -> None:
         branch.add(_line(("blocked: ", BAD), (reason, "")))
     if group["last_error"] and group["last_error"] not in group["blocked"]:
         branch.add(_line(("error: ", BAD), (group["last_error"], "")))
+    for offer in group["exhausted_offers"][:MAX_EXHAUSTED_OFFERS]:
+        branch.add(_line(("no capacity: ", WARNING), (exhausted_offer_line(offer), "")))
+    _add_rest(
+        branch, len(group["exhausted_offers"]), f"nstance-admin group show {group['group']}", MAX_EXHAUSTED_OFFERS
+    )
     _add_instances(branch, view.unusual, now=now)
     for event in view.problems:
         branch.add(_event(event))
@@ -94,9 +105,9 @@ def _add_unknown_vms(branch: Tree, view: ShardView, *, now: float) -> None:
     _add_rest(branch, len(view.unknown_vms), "nstance-admin instance list --unknown")
 
 
-def _add_rest(branch: Tree, count: int, command: str) -> None:
-    if count > MAX_INSTANCES:
-        branch.add(_line((f"and {count - MAX_INSTANCES} more: see `{command}`", DIM)))
+def _add_rest(branch: Tree, count: int, command: str, shown: int = MAX_INSTANCES) -> None:
+    if count > shown:
+        branch.add(_line((f"and {count - shown} more: see `{command}`", DIM)))
 
 
 def _healthy_groups(groups: Sequence[Record]) -> Text:

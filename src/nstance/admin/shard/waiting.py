@@ -9,6 +9,7 @@ from nstance.admin.client import Client
 from nstance.admin.shard import fanout, groups, instances, overview
 from nstance.admin.shard.records import group, instance
 from nstance.clock import Clock
+from nstance.model.counts import count
 
 POLL_SECONDS = 0.5
 
@@ -61,7 +62,8 @@ async def _check(client: Client, wanted: Sequence[str]) -> _State:
         state.names.append(each.key)
         view = overview.group_view(group(client.shard, each), all_instances)
         if view.unsettled:
-            error = f" ({view.group['last_error']})" if view.group["last_error"] else ""
+            problem = view.group["last_error"]
+            error = f" ({problem})" if problem and not any(problem in each for each in view.unsettled) else ""
             state.unstable.append(f"{each.key} {', '.join(view.unsettled)}{error}")
         if view.concerns:
             state.notes.append(f"{each.key} is stable, but: {', '.join(view.concerns)}")
@@ -69,8 +71,10 @@ async def _check(client: Client, wanted: Sequence[str]) -> _State:
     remaining = Counter(
         each["group"] for each in all_instances if not each["on_demand"] or each["state"] in overview.LEAVING
     )
-    for name, count in sorted(remaining.items()):
+    for name, number in sorted(remaining.items()):
         if all(each.key != name for each in found) and (not wanted or name in wanted):
             state.names.append(name)
-            state.unstable.append(f"{name} is deleted, {count} leaving")
+            state.unstable.append(
+                f"{name} is not configured (deleted, or held), it still has {count(number, 'instance')}"
+            )
     return state

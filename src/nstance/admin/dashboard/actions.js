@@ -1,0 +1,105 @@
+// Changes: the plan of the server first, then the question, then the change.
+import { call, query } from "./api.js";
+import { Empty, html, number, duration, Problem, useEffect, useRef, useState } from "./ui.js";
+
+// `action`: { title, verb, tone, path, method, body, shard, ask } where `ask` is a field to fill in before the plan.
+export function ActionButton({ action, session, disabled }) {
+  const [isOpen, setOpen] = useState(false);
+  const opener = useRef(null);
+  const wasOpen = useRef(false);
+  const close = () => setOpen(false);
+  useEffect(() => {
+    if (wasOpen.current && !isOpen) opener.current?.focus(); // only now: an open dialog keeps the focus
+    wasOpen.current = isOpen;
+  }, [isOpen]);
+  return html`<button type="button" ref=${opener} class=${action.tone === "bad" ? "danger" : ""} disabled=${disabled}
+      onClick=${() => setOpen(true)}>${action.verb}…</button>
+    ${isOpen && html`<${PlanDialog} action=${action} session=${session} onClose=${close} />`}`;
+}
+
+function PlanDialog({ action, session, onClose }) {
+  const dialog = useRef(null);
+  const [value, setValue] = useState(action.ask ? action.ask.value : null);
+  const [plan, setPlan] = useState(null);
+  const [error, setError] = useState(null);
+  const [phase, setPhase] = useState("planning"); // planning, asking, doing, done
+
+  async function send(isDryRun) {
+    const body = action.ask ? action.ask.body(value) : action.body;
+    const path = `${action.path}${query({ shard: action.shard, dry_run: isDryRun ? "true" : "" })}`;
+    return call(path, { method: action.method || "POST", body });
+  }
+  async function loadPlan() {
+    setPhase("planning");
+    setError(null);
+    setPlan(null);
+    try {
+      setPlan(await send(true));
+      setPhase("asking");
+    } catch (problem) {
+      setError(problem);
+      setPhase("asking");
+    }
+  }
+  async function carryOut() {
+    setPhase("doing");
+    setError(null);
+    try {
+      await send(false);
+      setPhase("done");
+      onClose();
+    } catch (problem) {
+      setError(problem);
+      setPhase("asking");
+    }
+  }
+  useEffect(() => {
+    dialog.current.showModal();
+    loadPlan();
+  }, []);
+
+  const mayChange = session.can_change;
+  return html`<dialog ref=${dialog} class="dialog" aria-labelledby="plan-title" onClose=${onClose} onCancel=${onClose}>
+    <header><h2 id="plan-title">${action.title}</h2></header>
+    <div class="dialog-body">
+      ${action.ask && html`<label class="field"><span>${action.ask.label}</span>
+        <span class="field-row"><input type="number" min="0" max="100000" value=${value} onInput=${(event) => setValue(event.currentTarget.value)}
+          onKeyDown=${(event) => event.key === "Enter" && loadPlan()} />
+        <button type="button" onClick=${loadPlan}>Show plan</button></span></label>`}
+      ${action.about && html`<p class="muted">${action.about}</p>`}
+      ${error && html`<${Problem} error=${error} again=${loadPlan} />`}
+      ${phase === "planning" && html`<p class="muted" aria-live="polite">Asking the server what would happen…</p>`}
+      ${plan && html`<${Plan} plan=${plan} />`}
+    </div>
+    <footer>
+      ${!mayChange && html`<p class="muted grow">Read-only: start <code>nstance-admin serve</code> with <code>--allow-changes</code> to act.</p>`}
+      <button type="button" onClick=${onClose}>Cancel</button>
+      <button type="button" class=${`primary ${action.tone || ""}`} disabled=${!mayChange || phase !== "asking" || !plan} onClick=${carryOut}>
+        ${phase === "doing" ? "Working…" : action.verb}</button>
+    </footer>
+  </dialog>`;
+}
+
+// Equal steps share a line with their count.
+export function Plan({ plan, empty = "No instance is touched", about = "The plan has no steps for instances." }) {
+  const rows = [];
+  for (const each of plan.plan) {
+    const last = rows[rows.length - 1];
+    if (last && last.action === each.action && last.reason === each.reason && last.message === each.message) {
+      last.ids.push(each.instance_id);
+    } else {
+      rows.push({ ...each, ids: [each.instance_id] });
+    }
+  }
+  return html`<div class="plan">
+    ${plan.warnings.map((text) => html`<div class="notice warn" key=${text}><span class="notice-mark" aria-hidden="true">!</span><p>${text}</p></div>`)}
+    ${plan.paused && html`<div class="notice warn"><span class="notice-mark" aria-hidden="true">‖</span><p>The group is paused: these steps follow when it is resumed.</p></div>`}
+    ${plan.rollouts.map((each) => html`<p key=${each.shard} class="plan-rollout">Replaces <strong>${number(each.instances)}</strong> instances, at most ${number(each.at_once)} at once, ${each.order}${each.estimate_ms ? html`, about ${duration(each.estimate_ms)}` : ""}${each.held ? html`. It waits: ${each.held}` : ""}.</p>`)}
+    ${rows.length
+      ? html`<ol class="plan-steps">${rows.map((row, index) => html`<li key=${index}>
+          <span class=${`tag tag-${row.action}`}>${row.action}</span>
+          <div><div>${row.ids.length > 1 ? html`<strong>${number(row.ids.length)} instances</strong>` : row.ids[0] ? html`<code>${row.ids[0]}</code>` : html`<strong>a new instance</strong>`}</div>
+          <div class="muted">${row.reason}${row.message ? `: ${row.message}` : ""}</div></div></li>`)}</ol>`
+      : html`<${Empty} title=${empty}>${about}<//>`}
+  </div>`;
+}

@@ -1,0 +1,89 @@
+"""What a person should look at, from the state of shards and groups. Pure."""
+
+import datetime
+from collections.abc import Iterator, Sequence
+
+from nstance.admin.shard.records import Record
+
+CA_SECONDS = 30 * 86400.0
+CERTIFICATE_SECONDS = 86400.0
+RECENT_SECONDS = 300.0
+LAG_SECONDS = 1.0
+STANDBY_SILENT_MS = 5_000
+
+BAD, WARNING = "bad", "warning"
+
+
+def find(shards: Sequence[Record], groups: Sequence[Record], *, now: float) -> list[Record]:
+    """The worst first."""
+    found = [alarm for shard in shards for alarm in _of_shard(shard, now)]
+    found += [alarm for group in groups for alarm in _of_group(group)]
+    return sorted(found, key=lambda alarm: (alarm["level"] != BAD, alarm["shard"], alarm["group"] or ""))
+
+
+def _alarm(level: str, shard: str, kind: str, message: str, group: str | None = None) -> Record:
+    return {"level": level, "kind": kind, "shard": shard, "group": group, "message": message}
+
+
+def _of_shard(shard: Record, now: float) -> Iterator[Record]:
+    name, control_plane, config = shard["shard"], shard["control_plane"], shard["config"]
+    if not shard["reachable"]:
+        yield _alarm(BAD, name, "unreachable", f"the shard does not answer: {shard['error']}")
+    for problem in config["errors"] if config is not None else ():
+        held = "group held" in problem
+        yield _alarm(WARNING if held else BAD, name, "config", problem if held else f"config rejected: {problem}")
+    if shard["unknown_vms"]:
+        yield _alarm(
+            WARNING, name, "unknown-vms", f"{shard['unknown_vms']} unknown VMs are held: adopt or release them"
+        )
+    if (failed := _seconds(shard["storage_errors_at"])) is not None and now - failed < RECENT_SECONDS:
+        yield _alarm(BAD, name, "storage", "requests to object storage failed within the last five minutes")
+    left = (_seconds(shard["identity_expires"]) or now) - now
+    if left < CERTIFICATE_SECONDS:
+        yield _alarm(BAD, name, "certificate", f"the certificate of this dashboard {_expires(left)}")
+    if control_plane is not None:
+        yield from _of_control_plane(name, control_plane, now)
+
+
+def _of_control_plane(name: str, control_plane: Record, now: float) -> Iterator[Record]:
+    if rate := control_plane["provider_rate"]:
+        yield _alarm(WARNING, name, "throttled", f"the provider throttles calls: {rate:.2g} per second are sent")
+    for standby in control_plane["standbys"]:
+        if standby["answered_ms"] > STANDBY_SILENT_MS:
+            seconds = standby["answered_ms"] // 1000
+            yield _alarm(WARNING, name, "standby", f"standby {standby['server']} has not answered for {seconds} s")
+    for sample in control_plane["metrics"]:
+        if sample["name"] == "nstance_event_loop_lag_seconds" and sample["value"] > LAG_SECONDS:
+            yield _alarm(WARNING, name, "lag", f"the leader's event loop was late by {sample['value']:.1f} s")
+        if sample["name"] == "nstance_certificate_expiry_timestamp_seconds" and sample["value"]:
+            kind, left = sample["labels"].get("kind", ""), sample["value"] - now
+            if left < (CA_SECONDS if kind == "ca" else CERTIFICATE_SECONDS):
+                what = "the newest CA" if kind == "ca" else "the leader's certificate"
+                yield _alarm(
+                    BAD if left < CERTIFICATE_SECONDS else WARNING, name, "certificate", f"{what} {_expires(left)}"
+                )
+
+
+def _of_group(group: Record) -> Iterator[Record]:
+    shard, name = group["shard"], group["group"]
+    for reason in group["blocked"]:
+        yield _alarm(BAD, shard, "blocked", f"blocked: {reason}", name)
+    if group["last_error"] and group["last_error"] not in group["blocked"]:
+        yield _alarm(BAD, shard, "error", group["last_error"], name)
+    rollout = group["rollout"]
+    if rollout is not None and rollout["outcome"] in ("halted", "paused"):
+        level = BAD if rollout["outcome"] == "halted" else WARNING
+        message = f": {rollout['message']}" if rollout["message"] else ""
+        yield _alarm(level, shard, "rollout", f"rollout {rollout['outcome']}{message}", name)
+    if group["paused"]:
+        yield _alarm(WARNING, shard, "paused", "paused: no instance is created, replaced or deleted", name)
+
+
+def _expires(left: float) -> str:
+    if left <= 0:
+        return "has expired"
+    return f"expires in {left / 86400:.0f} days" if left > 2 * 86400 else f"expires in {left / 3600:.0f} hours"
+
+
+def _seconds(time: str | None) -> float | None:
+    return datetime.datetime.fromisoformat(time).timestamp() if time else None

@@ -1,0 +1,64 @@
+"""Browser sessions: a signed cookie, and a token against forged requests that belongs to it.
+
+Nothing is stored: the cookie says who it is, until when, and is signed with a key that lives as long as the process. A
+page of another site can make a browser send the cookie, but cannot read the token, which every change must repeat in a
+header.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+
+from nstance.clock import Clock, Rng
+
+COOKIE = "nstance-session"
+CSRF_HEADER = "X-CSRF-Token"
+LIFE_SECONDS = 12 * 3600.0
+MAX_COOKIE_LENGTH = 2048
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    person: str
+    can_change: bool
+    expires: float  # by the wall clock
+    id: str
+
+
+class Sessions:
+    def __init__(self, clock: Clock, rng: Rng) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._key = rng.bytes(KEY_BYTES)
+
+    def create(self, person: str, *, can_change: bool) -> Session:
+        return Session(person, can_change, self._clock.wall() + LIFE_SECONDS, f"{self._rng.bits(128):032x}")
+
+    def cookie(self, session: Session) -> str:
+        body = json.dumps([session.person, session.can_change, session.expires, session.id])
+        encoded = base64.urlsafe_b64encode(body.encode()).decode()
+        return f"{encoded}.{self._sign('cookie', encoded)}"
+
+    def read(self, cookie: str) -> Session | None:
+        """None for a cookie that is not ours, or has expired."""
+        encoded, _, signature = cookie.partition(".")
+        if len(cookie) > MAX_COOKIE_LENGTH or not _equal(signature, self._sign("cookie", encoded)):
+            return None
+        session = Session(*json.loads(base64.urlsafe_b64decode(encoded)))
+        return session if session.expires > self._clock.wall() else None
+
+    def csrf_token(self, session: Session) -> str:
+        return self._sign("csrf", session.id)
+
+    def has_token(self, session: Session, token: str) -> bool:
+        return _equal(token, self.csrf_token(session))
+
+    def _sign(self, purpose: str, text: str) -> str:
+        return hmac.new(self._key, f"{purpose}:{text}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+def _equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

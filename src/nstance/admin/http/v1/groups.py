@@ -1,0 +1,278 @@
+"""Groups: reading, planning and changing them."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+from grpclib.const import Status
+
+from nstance.admin.client import Client, ShardError
+from nstance.admin.http.fleet import Fleet
+from nstance.admin.http.openapi import list_schema, record_schema, ref
+from nstance.admin.http.problems import ProblemError
+from nstance.admin.http.v1 import fields, schemas
+from nstance.admin.http.v1.fields import Fields, field
+from nstance.admin.http.v1.replies import Shards, answer
+from nstance.admin.http.v1.routing import DRY_RUN, ONE_OR_ALL, SHARD, Call, Route
+from nstance.admin.shard import fanout, groups, records
+from nstance.admin.shard.groups import GroupChange
+from nstance.admin.shard.records import Record
+
+SETTINGS: Fields = {
+    "size": field(fields.COUNT, "Number of instances."),
+    "instance_type": field(fields.TEXT, "The provider's name; an empty text for the template's."),
+    "subnet_pool": field(fields.TEXT, "Where instances are created; an empty text for the template's."),
+    "vars": field(fields.VARS, "Vars for the templates; others stay as they are."),
+    "drain_timeout": field(fields.TEXT, "The longest wait for a drain, such as 30s; 0: no wait."),
+    "max_surge": field(fields.COUNT, "VMs above the size during a rollout."),
+    "max_unavailable": field(fields.COUNT, "Ready instances missing during a rollout."),
+    "order": field(fields.choice("parallel", "serial"), "serial: one instance at a time."),
+    "settle": field(fields.TEXT, "Serial: time that one must be ready before the next."),
+    "canary": field(fields.COUNT, "Instances to replace before the rollout pauses."),
+    "pause_after_canary": field(fields.TEXT, "How long it pauses: a duration, wait or stop."),
+    "max_failures": field(fields.COUNT, "New instances that may fail before it halts."),
+    "on_failure": field(fields.choice("halt", "rollback"), "What to do then."),
+    "load_balancers": field(fields.TEXTS, "Replaces all."),
+    "args": field(fields.OBJECT, "Provider arguments."),
+}
+TEMPLATE = field(fields.TEXT, "The template of its instances.")
+UNSET: Fields = {
+    "unset_size": field(fields.FLAG, "Reset the size to the config file's."),
+    "unset_instance_type": field(fields.FLAG, "Reset the instance type to the config file's."),
+    "unset_vars": field(fields.TEXTS, "Reset these vars to the config file's."),
+}
+CHANGE: Fields = {**ONE_OR_ALL, **DRY_RUN}
+
+
+class Groups:
+    def __init__(self, shards: Shards, fleet: Fleet) -> None:
+        self._shards = shards
+        self._fleet = fleet
+
+    def routes(self) -> list[Route]:
+        def read(path: str, handler: Any, summary: str, **more: Any) -> Route:
+            return Route(
+                **{"method": "GET", "query": SHARD, "tag": "groups"} | more, path=path, handler=handler, summary=summary
+            )
+
+        def act(method: str, path: str, handler: Any, summary: str, body: Fields | None = None) -> Route:
+            return Route(
+                method=method,
+                path=path,
+                handler=handler,
+                summary=summary,
+                query=CHANGE,
+                body=body or {},
+                reply=ref("Change"),
+                tag="groups",
+                is_change=True,
+            )
+
+        listed = schemas.with_errors({"groups": list_schema(ref("Group"))})
+        settings = {"template": TEMPLATE, **SETTINGS, **UNSET}
+        create = {
+            "group": field(fields.NAME, "Its name.", required=True),
+            "template": field(fields.TEXT, TEMPLATE.about, required=True),
+            **SETTINGS,
+        }
+        revision = {"revision": field(fields.TEXT, "Of the group's history; default: the last complete one.")}
+        size = {"size": field(fields.COUNT, "Number of instances.", required=True)}
+        one = "/v1/groups/{group}"
+        return [
+            read("/v1/groups", self.list, "All groups with their sizes.", reply=listed),
+            act("POST", "/v1/groups", self.create, "Create a group.", create),
+            read(one, self.show, "A group in every shard that has it.", reply=listed),
+            act("PATCH", one, self.update, "Change a group. What is not given stays as it is.", settings),
+            act("DELETE", one, self.delete, "Drain and delete a group with its instances."),
+            read(f"{one}/plan", self.plan, "What will be done to a group and why.", reply=ref("Plan")),
+            read(
+                f"{one}/plan",
+                self.plan,
+                "What would be done to a group with other settings. Changes nothing.",
+                method="POST",
+                body={"template": TEMPLATE, **SETTINGS},
+                reply=ref("Plan"),
+            ),
+            read(
+                f"{one}/history",
+                self.history,
+                "The revisions of a group, newest first.",
+                reply=schemas.with_errors({"groups": list_schema(ref("History"))}),
+            ),
+            read(
+                f"{one}/sizes",
+                self.sizes,
+                "How the sizes of a group changed since this program started.",
+                reply=record_schema({"groups": list_schema(ref("Sizes"))}),
+                is_partial=False,
+            ),
+            act("POST", f"{one}/scale", self.scale, "Set the size of a group.", size),
+            act("POST", f"{one}/pause", self.pause, "Pause a group: nothing is created, replaced or deleted."),
+            act("POST", f"{one}/resume", self.resume, "Resume a group after a pause."),
+            act("POST", f"{one}/rollback", self.roll_back, "Return a group to an earlier revision.", revision),
+            act("POST", f"{one}/resume-rollout", self.resume_rollout, "Continue a paused or halted rollout."),
+            act("POST", "/v1/pause", self.pause, "Pause all groups of the tenant."),
+            act("POST", "/v1/resume", self.resume, "Resume all groups of the tenant."),
+        ]
+
+    # ---- reading
+
+    async def list(self, call: Call) -> web.Response:
+        answers = await self._shards.ask(call, groups.list_groups)
+        return answer(call, {"groups": _groups(answers.flatten())}, answers)
+
+    async def show(self, call: Call) -> web.Response:
+        answers = await self._shards.ask(call, lambda client: groups.find(client, call.path["group"]))
+        answers.ignore_not_found()
+        return answer(call, {"groups": _groups(answers)}, answers)
+
+    async def plan(self, call: Call) -> web.Response:
+        change = _change(call)
+        answers = await self._shards.ask(call, lambda client: groups.plan(client, call.path["group"], change))
+        answers.ignore_not_found()
+        body = {
+            "plan": _actions(answers.map(lambda each: each.actions)),
+            "rollouts": _rollouts(answers),
+            "paused": any(each.paused for _, each in answers.results),
+            "warnings": [warning for _, each in answers.results for warning in each.warnings],
+        }
+        return answer(call, body, answers)
+
+    async def history(self, call: Call) -> web.Response:
+        name = call.path["group"]
+        answers = await self._shards.ask(call, lambda client: groups.history(client, name))
+        answers.ignore_not_found()
+        found = [
+            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in revisions]}
+            for shard, revisions in answers.results
+        ]
+        return answer(call, {"groups": found}, answers)
+
+    async def sizes(self, call: Call) -> web.Response:
+        name = call.path["group"]
+        feeds = [self._fleet.feeds[client.shard] for client in self._shards.of(call)]
+        found = [
+            {"shard": feed.shard, "group": name, "sizes": [*feed.sizes[name]]} for feed in feeds if name in feed.sizes
+        ]
+        if not found:
+            raise ProblemError(404, f"there is no group {name}")
+        return answer(call, {"groups": found})
+
+    # ---- changing
+
+    async def create(self, call: Call) -> web.Response:
+        change, name = _change(call), call.body["group"]
+        return await self._upsert(call, lambda client: groups.create(client, name, change, dry_run=call.is_dry_run))
+
+    async def update(self, call: Call) -> web.Response:
+        change = _change(call)
+        if change.is_empty:
+            raise ProblemError(400, "nothing to change: expected at least one setting, such as size or vars")
+        for name in ("size", "instance_type"):
+            if call.body.get(f"unset_{name}") and name in call.body:
+                raise ProblemError(400, f"expected either {name} or unset_{name}")
+        return await self._edit(call, change)
+
+    async def scale(self, call: Call) -> web.Response:
+        return await self._edit(call, GroupChange(size=call.body["size"], vars={}))
+
+    async def _edit(self, call: Call, change: GroupChange) -> web.Response:
+        """With If-Match only if the group still has that `etag`, otherwise over whatever others change meanwhile."""
+        name, expected = call.path["group"], call.request.headers.get("If-Match", "").strip().strip('"')
+
+        async def work(client: Client) -> Any:
+            if expected:
+                found = (await groups.find(client, name)).etag
+                if found != expected:
+                    raise ShardError(
+                        f"group {name} was changed in the meantime: expected etag {expected[:64]}, found {found}",
+                        Status.ABORTED,
+                    )
+            return await groups.change(client, name, change.apply, unset=change.unset, dry_run=call.is_dry_run)
+
+        return await self._upsert(call, work)
+
+    async def _upsert(self, call: Call, work: Callable[[Client], Awaitable[Any]]) -> web.Response:
+        answers = await self._shards.change(call, work)
+        return changed(
+            call,
+            answers,
+            plan=_actions(answers.map(lambda each: each.plan)),
+            rollouts=_rollouts(answers),
+            groups=_groups(answers.map(lambda each: each.group)),
+        )
+
+    async def delete(self, call: Call) -> web.Response:
+        name = call.path["group"]
+        answers = await self._shards.change(call, lambda client: groups.delete(client, name, dry_run=call.is_dry_run))
+        return changed(call, answers, plan=_actions(answers))
+
+    async def pause(self, call: Call) -> web.Response:
+        return await self._pause(call, "PauseGroup")
+
+    async def resume(self, call: Call) -> web.Response:
+        return await self._pause(call, "ResumeGroup")
+
+    async def _pause(self, call: Call, rpc: str) -> web.Response:
+        name = call.path.get("group", "")
+
+        async def work(client: Client) -> Any:
+            if name:
+                await groups.find(client, name)
+            return await client.call(rpc, key=name, dry_run=call.is_dry_run)
+
+        answers = await self._shards.change(call, work)
+        return changed(
+            call,
+            answers,
+            plan=_actions(answers.map(lambda each: each.plan)),
+            groups=_groups(answers.map(lambda each: each.groups).flatten()),
+        )
+
+    async def roll_back(self, call: Call) -> web.Response:
+        return await self._steer(call, "RollbackGroup", revision=call.body.get("revision", ""))
+
+    async def resume_rollout(self, call: Call) -> web.Response:
+        return await self._steer(call, "ResumeRollout")
+
+    async def _steer(self, call: Call, rpc: str, **more: str) -> web.Response:
+        name = call.path["group"]
+
+        async def work(client: Client) -> Any:
+            await groups.find(client, name)
+            return await client.call(rpc, key=name, dry_run=call.is_dry_run, **more)
+
+        answers = await self._shards.change(call, work)
+        return changed(
+            call,
+            answers,
+            plan=_actions(answers.map(lambda each: each.plan)),
+            groups=_groups(answers.map(lambda each: each.group)),
+        )
+
+
+def changed(call: Call, answers: fanout.Answers[Any], **parts: Iterable[Record]) -> web.Response:
+    """The answer to a change, or to its dry run."""
+    found: dict[str, Any] = {name: list(parts.get(name, ())) for name in ("plan", "rollouts", "groups", "instances")}
+    paused = any(group["paused"] for group in found["groups"])
+    return answer(call, {"dry_run": call.is_dry_run, "paused": paused, **found, "warnings": []}, answers)
+
+
+def _change(call: Call) -> GroupChange:
+    settings = {name: value for name, value in call.body.items() if name != "group"}
+    args = settings.pop("args", None)
+    vars = settings.pop("vars", {})
+    return GroupChange(vars=vars, args=json.dumps(args) if args is not None else None, **settings)
+
+
+def _groups(answers: fanout.Answers[Any]) -> list[Record]:
+    return [records.group_with_hashes(shard, status) for shard, status in answers.results]
+
+
+def _actions(answers: fanout.Answers[Any]) -> list[Record]:
+    return [records.action(shard, each) for shard, planned in answers.results for each in planned]
+
+
+def _rollouts(answers: fanout.Answers[Any]) -> list[Record]:
+    return [records.rollout_plan(shard, each.rollout) for shard, each in answers.results if each.HasField("rollout")]

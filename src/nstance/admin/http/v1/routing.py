@@ -1,0 +1,164 @@
+"""Routes of version 1, and the OpenAPI document that is generated from them."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from nstance.admin.http import access
+from nstance.admin.http.openapi import TEXT, Schema
+from nstance.admin.http.problems import MEDIA, ProblemError
+from nstance.admin.http.sessions import COOKIE
+from nstance.admin.http.v1 import fields, schemas
+from nstance.admin.http.v1.fields import Fields
+
+SHARD: Fields = {"shard": fields.field(fields.NAME, "Only this shard; default: all.")}
+ONE_OR_ALL: Fields = {
+    "shard": fields.field(fields.NAME, "The shard to change; or all_shards."),
+    "all_shards": fields.field(fields.FLAG, "Change it in all shards."),
+}
+DRY_RUN: Fields = {"dry_run": fields.field(fields.FLAG, "Answer with the plan and change nothing.")}
+
+PATH_FIELDS: Fields = {
+    "group": fields.field(fields.NAME, "The group.", required=True),
+    "instance": fields.field(fields.INSTANCE, "The instance.", required=True),
+    "operator": fields.field(fields.INSTANCE, "The operator.", required=True),
+    "forecast": fields.field(fields.NAME, "The forecast.", required=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request whose parameters were checked."""
+
+    request: web.Request
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: Mapping[str, Any]
+
+    @property
+    def caller(self) -> access.Caller:
+        return self.request[access.CALLER]
+
+    @property
+    def is_dry_run(self) -> bool:
+        return bool(self.query.get("dry_run", False))
+
+
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    query: Fields = field(default_factory=dict)
+    body: Fields = field(default_factory=dict)
+    reply: Schema
+    media: Sequence[str] = ("application/json",)  # other than JSON is described as text
+    tag: str
+    is_change: bool = False  # rejected on a read-only server, unless it is a dry run
+    is_public: bool = False
+    is_partial: bool = True  # some shards may fail: 207
+
+    @property
+    def path_names(self) -> list[str]:
+        return re.findall(r"{(\w+)}", self.path)
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        for name in self.path_names:
+            kind = PATH_FIELDS[name].kind
+            if not kind.check(request.match_info[name]):
+                raise ProblemError(404, f"{name}: expected {kind.expected}")
+        query = fields.read_query(request, self.query)
+        caller = request.get(access.CALLER)
+        if self.is_change and not query.get("dry_run") and not (caller is not None and caller.can_change):
+            raise ProblemError(403, access.READ_ONLY)
+        body = await fields.read_body(request, self.body)
+        return await self.handler(Call(request=request, path=request.match_info, query=query, body=body))
+
+
+def add_routes(app: web.Application, routes: Sequence[Route]) -> None:
+    for route in routes:
+        if route.method == "GET":
+            app.router.add_get(route.path, route.respond)  # HEAD too
+        else:
+            app.router.add_route(route.method, route.path, route.respond)
+
+
+def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _describe(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Nstance admin API",
+            "version": version,
+            "description": "What `nstance-admin` can do, over HTTP. Failures are problem details (RFC 9457).",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(schemas.SCHEMAS),
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "mtls": {"type": "mutualTLS"},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            },
+        },
+        "security": [{"bearer": []}, {"mtls": []}, {"session": []}],
+    }
+
+
+def _describe(route: Route) -> dict[str, Any]:
+    content = {media: {"schema": route.reply if media == "application/json" else TEXT} for media in route.media}
+    responses: dict[str, Any] = {"200": {"description": "Done.", "content": content}}
+    if route.method == "GET" and route.media[0] == "application/json":
+        etag = {"description": "Of this answer, for If-None-Match.", "schema": TEXT}
+        responses["200"]["headers"] = {"ETag": etag}
+        responses["304"] = {"description": "The answer is still the one with the ETag of If-None-Match."}
+    if route.is_partial:
+        responses["207"] = {"description": "Some shards failed; `errors` has them.", "content": content}
+    responses["default"] = {
+        "description": "The request failed.",
+        "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    described: dict[str, Any] = {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "tags": [route.tag],
+        "parameters": [
+            *(_parameter(name, PATH_FIELDS[name], where="path") for name in route.path_names),
+            *(_parameter(name, each, where="query") for name, each in route.query.items()),
+        ],
+        "responses": responses,
+    }
+    if route.is_public:
+        described["security"] = []
+    if route.body:
+        described["requestBody"] = {
+            "required": any(each.required for each in route.body.values()),
+            "content": {"application/json": {"schema": fields.object_schema(route.body)}},
+        }
+    return described
+
+
+def _operation_id(route: Route) -> str:
+    words = [word.strip("{}") for word in re.split(r"[/.]", route.path.removeprefix("/v1/"))]
+    return "-".join([route.method.lower(), *words])
+
+
+def _parameter(name: str, each: fields.Field, *, where: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": where,
+        "required": each.required,
+        "description": each.about,
+        "schema": each.kind.schema,
+    }

@@ -1,0 +1,98 @@
+"""Sessions of browsers: logging in with a token, and who one is."""
+
+from importlib import metadata
+
+from aiohttp import web
+
+from nstance.admin.client import Client
+from nstance.admin.http.access import CALLER, Access, Caller
+from nstance.admin.http.openapi import ref
+from nstance.admin.http.problems import ProblemError
+from nstance.admin.http.rate_limit import LOGINS, RateLimit
+from nstance.admin.http.sessions import COOKIE, LIFE_SECONDS, Sessions
+from nstance.admin.http.v1 import fields
+from nstance.admin.http.v1.fields import field
+from nstance.admin.http.v1.replies import answer
+from nstance.admin.http.v1.routing import Call, Route
+from nstance.clock import Clock
+
+
+class SessionRoutes:
+    def __init__(
+        self, guard: Access, sessions: Sessions, client: Client, *, shards: list[str], has_storage: bool
+    ) -> None:
+        self._guard = guard
+        self._sessions = sessions
+        self._client = client
+        self._shards = shards
+        self._has_storage = has_storage
+        self._logins: RateLimit | None = None
+
+    def limit_logins(self, clock: Clock) -> "SessionRoutes":
+        self._logins = RateLimit(LOGINS, clock)
+        return self
+
+    def routes(self) -> list[Route]:
+        def route(method: str, handler: object, summary: str, **more: object) -> Route:
+            common = {"path": "/v1/session", "reply": ref("Session"), "tag": "session"}
+            flags = {"is_public": True, "is_partial": False}
+            return Route(method=method, handler=handler, summary=summary, **{**common, **flags, **more})  # type: ignore[arg-type]
+
+        token = {"token": field(fields.TEXT, "The bearer token.", required=True)}
+        return [
+            route("GET", self.show, "Who one is, and what one may do. A browser gets a session."),
+            route("POST", self.log_in, "Exchange a token for a session.", body=token),
+            route("DELETE", self.log_out, "End the session of this browser."),
+        ]
+
+    async def show(self, call: Call) -> web.Response:
+        caller: Caller | None = call.request.get(CALLER)
+        if caller is None:
+            raise ProblemError(
+                401, "log in first: POST the token to /v1/session", headers={"WWW-Authenticate": "Bearer"}
+            )
+        return self._answer(call, caller)
+
+    async def log_in(self, call: Call) -> web.Response:
+        assert self._logins is not None
+        if delay := self._logins.delay(call.request.remote or ""):
+            headers = {"Retry-After": str(int(delay) + 1)}
+            raise ProblemError(429, "too many attempts to log in; try again later", headers=headers)
+        caller = self._guard.log_in(call.body["token"])
+        if caller is None:
+            raise ProblemError(401, "this is not the token of this server")
+        return self._answer(call, caller)
+
+    async def log_out(self, call: Call) -> web.Response:
+        response = self._answer(call, Caller(person="", can_change=False), has_session=False)
+        response.del_cookie(COOKIE, path="/")
+        return response
+
+    def _answer(self, call: Call, caller: Caller, *, has_session: bool = True) -> web.Response:
+        """With a new session, unless the caller has one or is no browser."""
+        session, request = caller.session, call.request
+        is_new = session is None and has_session and (request.method == "POST" or "Sec-Fetch-Site" in request.headers)
+        if is_new:
+            session = self._sessions.create(caller.person, can_change=caller.can_change)
+        body = {
+            "person": caller.person,
+            "can_change": caller.can_change,
+            "has_storage": self._has_storage,
+            "version": metadata.version("nstance"),
+            "cluster": self._client.identity.who.cluster,
+            "tenant": self._client.identity.who.tenant,
+            "shards": self._shards,
+            "csrf_token": self._sessions.csrf_token(session) if session is not None else None,
+        }
+        response = answer(call, body)
+        if is_new and session is not None:
+            response.set_cookie(
+                COOKIE,
+                self._sessions.cookie(session),
+                max_age=int(LIFE_SECONDS),
+                path="/",
+                httponly=True,
+                samesite="Strict",
+                secure=request.secure,
+            )
+        return response

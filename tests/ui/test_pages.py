@@ -1,0 +1,178 @@
+"""Every page in real Chromium: it works, fits, can be read, and can be reached with a keyboard."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from component.http_world import GUARDED, NOBODY, OPEN, TOKEN, get_json, served
+from component.whole_server import SHARD, World, config, states
+from nstance.admin.http.routes import Extras
+from nstance.admin.options import KeyLocation, Target
+from support.eventually import eventually
+from ui.browsing import CONTRAST, OVERFLOW, SCHEMES, WIDTHS, Tab, insist, tab
+
+GROUPS = {
+    "default": {
+        name: {"template": "web", "size": size, "drain_timeout": "0"}
+        for name, size in (("api", 2), ("web", 4), ("worker", 9))
+    }
+}
+SCREENSHOTS = os.environ.get("NSTANCE_UI_SCREENSHOTS")  # a folder: the pictures of the docs
+
+
+async def all_ready(world: World) -> None:
+    await eventually(lambda: sum(i.ready_at is not None for i in world.leader.shard.instances.values()) == 15)
+
+
+def bucket(world: World, directory: Path) -> Target:
+    """What `serve` reads: the configuration of the shard, in files."""
+    path = directory / "bucket" / "shard" / SHARD / "config.jsonc"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(world.store.contents()[f"shard/{SHARD}/config.jsonc"])
+    return Target(
+        cluster=None,
+        provider="file",
+        bucket=str(directory / "bucket"),
+        prefix="",
+        cluster_prefix="cluster/",
+        secrets="object-storage",
+        secrets_prefix=None,
+        key=KeyLocation(provider="env", source=""),
+        old_keys=(),
+        insecure_dev=False,
+    )
+
+
+async def settled(page: Tab, text: str) -> None:
+    await page.see(text)
+    await page.page.wait_for_function("() => !document.body.innerText.includes('Reading…')")
+
+
+async def picture(page: Tab, name: str) -> None:
+    if SCREENSHOTS:
+        await page.page.screenshot(path=f"{SCREENSHOTS}/dashboard-{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_every_page_fits_and_can_be_read(tmp_path: Path, chromium: Any, width: int, scheme: str) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start("a")
+        await world.start("b", lead=False)
+        await all_ready(world)
+        id = next(iter(states(world, "web")))
+        extras = Extras(storage=bucket(world, tmp_path))
+        async with served(world, guard=OPEN, extras=extras) as browser:
+            await insist(browser, "POST", "/v1/groups/api/pause")
+            async with tab(chromium, browser, width=width, scheme=scheme) as page:
+                for where, text, name in (
+                    ("fleet", "paused: no instance", "fleet"),
+                    (f"group/{SHARD}/web", "Nothing to do", "group"),
+                    (f"instance/{SHARD}/{id}", "The current file set is installed", "instance"),
+                    ("events", "shown", "events"),
+                    ("control-plane", "Standbys", "control-plane"),
+                    ("forecast", "Play a scenario", "forecast"),
+                ):
+                    await page.open(where)
+                    await settled(page, text)
+                    assert await page.page.evaluate(OVERFLOW) <= 0, where
+                    assert await page.page.evaluate(CONTRAST) == [], where
+                    if (width, scheme) in ((1440, "light"), (400, "dark")):
+                        await picture(page, name if width == 1440 else f"{name}-narrow")
+
+
+async def test_without_groups_and_without_a_shard(tmp_path: Path, chromium: Any) -> None:
+    async with World(tmp_path, config()) as world:
+        await world.start()
+        async with served(world, dead=True) as browser, tab(chromium, browser) as page:
+            await page.open()
+            await page.see("No groups yet")
+            await page.see("the shard does not answer")
+            await page.see("read-only")
+            await page.open("group/zone-a/nothing")
+            await page.see("There is no group nothing")
+            await page.open("forecast")
+            await page.see("needs the configuration from the bucket")
+
+
+async def test_the_keyboard_is_enough(tmp_path: Path, chromium: Any) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        await all_ready(world)
+        async with served(world, guard=OPEN) as browser, tab(chromium, browser) as page:
+            await page.open()
+            keys = page.page.keyboard
+            await page.page.wait_for_selector(".tile canvas")
+            reached: list[str] = []
+            for _ in range(40):
+                await keys.press("Tab")
+                reached.append(
+                    await page.page.evaluate(
+                        "() => document.activeElement.textContent || document.activeElement.getAttribute('aria-label')"
+                    )
+                )
+                if "Arrow keys" in (reached[-1] or "") or await page.page.evaluate(
+                    "() => document.activeElement.tagName === 'CANVAS'"
+                ):
+                    break
+            assert {"Skip to the content", "Events", "Control plane", "Forecast", "api"} <= set(reached)
+            for key in ("ArrowRight", "ArrowRight", "Enter"):
+                await keys.press(key)
+            await page.see("Drain and delete…")
+            replace = page.page.get_by_role("button", name="Replace…")
+            await replace.focus()
+            await keys.press("Enter")
+            await page.see("A replacement is created first")
+            assert await page.page.evaluate("() => document.querySelector('dialog').contains(document.activeElement)")
+            await keys.press("Escape")
+            await page.page.wait_for_selector("dialog", state="detached")
+            assert await replace.evaluate("(button) => button === document.activeElement")
+
+
+async def test_logging_in_and_out(tmp_path: Path, chromium: Any) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        async with served(world, guard=GUARDED) as browser, tab(chromium, browser, allowed=["401"]) as page:
+            await page.open()
+            await page.page.get_by_label("Token").fill("not the token")
+            await page.page.get_by_role("button", name="Log in").click()
+            await page.see("this is not the token of this server")
+            await picture(page, "login")
+            await page.page.get_by_label("Token").fill(TOKEN)
+            await page.page.keyboard.press("Enter")
+            await page.see("worker")
+            cookies = await page.page.context.cookies()
+            assert [(each["httpOnly"], each["sameSite"]) for each in cookies] == [(True, "Strict")]
+            await page.page.get_by_role("button", name="Log out").click()
+            await page.page.get_by_label("Token").wait_for()
+            assert await page.page.context.cookies() == []
+
+
+async def test_a_forecast_is_played_and_drawn(tmp_path: Path, chromium: Any) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        extras = Extras(storage=bucket(world, tmp_path))
+        async with served(world, extras=extras) as browser, tab(chromium, browser) as page:
+            await page.open("forecast")
+            await page.page.get_by_label("Hours of virtual time").fill("0.5")
+            await page.page.get_by_role("button", name="Run").click()
+            await page.page.wait_for_selector(".chart canvas", timeout=180_000)
+            await page.see("requests to object storage cost about")
+            await picture(page, "forecast-done")
+            [forecast] = (await get_json(browser, "/v1/forecasts"))["forecasts"]
+            assert (forecast["state"], forecast["agents"]) == ("done", 15)
+
+
+async def test_a_read_only_dashboard_shows_plans_and_cannot_act(tmp_path: Path, chromium: Any) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        async with served(world, guard=NOBODY) as browser, tab(chromium, browser) as page:
+            await page.open(f"group/{SHARD}/web")
+            await page.page.get_by_role("button", name="Scale…").click()
+            await page.page.get_by_label("Number of instances").fill("6")
+            await page.page.get_by_role("button", name="Show plan").click()
+            await page.see("2 instances")
+            await page.see("Read-only: start")
+            assert await page.page.get_by_role("button", name="Scale", exact=True).is_disabled()
