@@ -26,7 +26,7 @@ from nstance.kube import errors, kinds, response_errors
 from nstance.kube.credentials import Credential, Credentials
 from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
-from nstance.kube.port import Change, Listing, Object, Operations, Patch, Token
+from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Operations, Patch, Token
 
 CONNECT_SECONDS = 10.0  # waiting for a free connection, TCP and TLS
 CALL_SECONDS = 30.0
@@ -190,9 +190,9 @@ class HttpKube:
         subresource: str = "",
         field_manager: str = "",
     ) -> Object:
-        query = {"fieldManager": field_manager} if field_manager else {}
+        query = {"fieldManager": field_manager or FIELD_MANAGER}
         if how is Patch.APPLY:  # otherwise two owners of one field would block each other forever
-            query = {"fieldManager": field_manager or "nstance-operator", "force": "true"}
+            query["force"] = "true"
             if isinstance(body, dict):
                 body = _with_type(kind, body, subresource)
         path = _path(kind, namespace, name, subresource)

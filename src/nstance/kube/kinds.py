@@ -59,4 +59,8 @@ NSTANCE_CLUSTER = Kind(INFRASTRUCTURE, "v1beta1", "NstanceCluster", "nstanceclus
 NSTANCE_MACHINE_POOL = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachinePool", "nstancemachinepools")
 NSTANCE_SHARD_GROUP = Kind(INFRASTRUCTURE, "v1beta1", "NstanceShardGroup", "nstanceshardgroups")
 NSTANCE_MACHINE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachine", "nstancemachines")
+NSTANCE_CLUSTER_TEMPLATE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceClusterTemplate", "nstanceclustertemplates")
+NSTANCE_MACHINE_POOL_TEMPLATE = Kind(
+    INFRASTRUCTURE, "v1beta1", "NstanceMachinePoolTemplate", "nstancemachinepooltemplates"
+)
 NSTANCE_MACHINE_TEMPLATE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachineTemplate", "nstancemachinetemplates")

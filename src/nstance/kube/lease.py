@@ -1,14 +1,15 @@
 """Leader election among operators with a Kubernetes Lease, as controllers usually do it.
 
-The leader writes the Lease every two seconds. A candidate acquires it when it has not changed for its duration on the
-candidate's own clock; the times in it are from another machine and only for people. A leader that could not write for ten
-seconds stops, five seconds before another may start. The traps: the ten seconds count from before the write was sent, on
-a clock that includes suspension; and the Lease is released only after the work has ended.
+A candidate acquires the Lease when it has not changed for its duration on the candidate's own clock; the times in it are
+from another machine and only for people. A leader that could not write it for a while (`LeaseTimes.deadline`) stops before
+another may start. The traps: that time counts from before the write was sent, on a clock that includes suspension; and the
+Lease is released only after the work has ended.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,9 +20,24 @@ from nstance.kube.port import Kube, Object
 log = logging.getLogger(__name__)
 
 LEASE_NAME = "nstance-operator-leader-election"
-LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
 RELEASE_SECONDS = 5.0
-_JITTER = 1.2
+_JITTER = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """In seconds. By default another operator leads within five seconds after a leader was killed."""
+
+    duration: float = 3.0  # whole seconds: after it, another candidate may lead
+    deadline: float = 2.0  # a leader that could not renew for so long stops
+    renew: float = 0.6  # between two renewals
+    retry: float = 0.5  # between two attempts of a candidate
+
+    def __post_init__(self) -> None:
+        if not (0 < self.renew < self.deadline < self.duration and self.retry > 0 and self.duration >= 1):
+            raise ValueError(
+                "expected a lease that lasts longer than its deadline, and a deadline longer than a renewal"
+            )
 
 
 class LeadershipLostError(Exception):
@@ -42,14 +58,14 @@ class Election:
         identity: str,
         clock: Clock,
         rng: Rng,
-        retry: float = RETRY_SECONDS,
+        times: LeaseTimes = LeaseTimes(),  # noqa: B008 - immutable
     ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._identity = identity
         self._clock = clock
         self._rng = rng
-        self._retry = retry
+        self._times = times
         self._lease: Object | None = None  # last read or written
         self._unchanged_since = 0.0
         self._renewed = 0.0  # on the clock that includes suspension
@@ -72,7 +88,7 @@ class Election:
             working.cancel()
             await asyncio.wait({renewing, working}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():  # lost: it must end before others may start
-                await asyncio.wait({working}, timeout=(LEASE_SECONDS - RENEW_DEADLINE_SECONDS) / 2)
+                await asyncio.wait({working}, timeout=(self._times.duration - self._times.deadline) / 2)
             renewing.cancel()
             await asyncio.wait({renewing})
             lost = None if renewing.cancelled() else renewing.exception()
@@ -86,7 +102,7 @@ class Election:
         waiting_for: str | None = None
         while True:
             try:
-                async with asyncio.timeout(RENEW_DEADLINE_SECONDS):
+                async with asyncio.timeout(self._times.deadline):
                     await self._attempt()
             except (errors.KubeError, TimeoutError) as problem:
                 log.warning("failed to acquire lease", extra={"lease": LEASE_NAME, "problem": str(problem)})
@@ -96,17 +112,17 @@ class Election:
             if self.holder != waiting_for:
                 waiting_for = self.holder
                 log.info("waiting for leadership", extra={"lease": LEASE_NAME, "holder": waiting_for})
-            await self._clock.sleep(self._retry * (1.0 + self._rng.uniform(0.0, _JITTER)))
+            await self._clock.sleep(self._times.retry * (1.0 + self._rng.uniform(0.0, _JITTER)))
 
     async def renew(self) -> None:
         """Renews the lease until it is lost. Raises LeadershipLostError."""
         problem = ""
         while True:
-            await self._clock.sleep(min(self._retry, max(0.0, self._remaining())))
+            await self._clock.sleep(min(self._times.renew, max(0.0, self._remaining())))
             if self._remaining() <= 0:
                 self.leading = False
                 raise LeadershipLostError(
-                    f"the lease {LEASE_NAME} was not renewed for {RENEW_DEADLINE_SECONDS:g} s: {problem or 'suspended'}"
+                    f"the lease {LEASE_NAME} was not renewed for {self._times.deadline:g} s: {problem or 'suspended'}"
                 )
             try:
                 async with asyncio.timeout(self._remaining()):
@@ -121,7 +137,7 @@ class Election:
                 raise LeadershipLostError(f"the lease {LEASE_NAME} was acquired by {self.holder}")
 
     def _remaining(self) -> float:
-        return self._renewed + RENEW_DEADLINE_SECONDS - self._clock.boot()
+        return self._renewed + self._times.deadline - self._clock.boot()
 
     async def release(self) -> None:
         """Lets another candidate lead at once. Call it when all work has ended."""
@@ -166,7 +182,7 @@ class Election:
     def _is_expired(self) -> bool:
         length = _spec(self._lease).get("leaseDurationSeconds")
         if not isinstance(length, int) or length <= 0:
-            length = LEASE_SECONDS
+            length = self._times.duration
         return self._clock.monotonic() - self._unchanged_since > length
 
     async def _write(self) -> None:
@@ -176,7 +192,7 @@ class Election:
         transitions = old.get("leaseTransitions")
         spec = {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": round(LEASE_SECONDS),
+            "leaseDurationSeconds": round(self._times.duration),
             "acquireTime": (old.get("acquireTime") if ours else None) or now,
             "renewTime": now,
             "leaseTransitions": (transitions if isinstance(transitions, int) else 0) + (0 if ours or not old else 1),

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
@@ -30,33 +31,39 @@ ESTABLISHED_SECONDS = 45.0  # a watch that lasts this long is open, even without
 RETRY = Backoff(0.1, 30.0, jitter=0.5)
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects a mirror holds; labels and fields are selectors in Kubernetes notation."""
+
+    kind: Kind
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+
 class Mirror:
     def __init__(
         self,
         kube: Kube,
-        kind: Kind,
+        selection: Selection,
         *,
         clock: Clock,
         rng: Rng,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
         trim: Callable[[Object], Object] | None = None,
     ) -> None:
         """`trim` removes what need not be kept, because thousands of pods are many megabytes. It must keep the name,
         namespace, uid and resourceVersion."""
-        self.kind = kind
+        self._selection = selection
         self.synced = asyncio.Event()  # set after the first list, and stays set
         self._kube = kube
         self._clock = clock
         self._rng = rng
-        self._namespace, self._labels, self._fields = namespace, labels, fields
         self._objects: dict[Key, Object] = {}
         self.objects: Mapping[Key, Object] = MappingProxyType(self._objects)
         self._callbacks: list[Callback] = []
         self._trim = trim or _without_managed_fields
         self._version: str | None = None  # to continue from; None: list first
-        self._stale_reason = f"{kind.plural} have not been read yet"
+        self._stale_reason = f"{selection.kind.plural} have not been read yet"
         self._watching_since: float | None = None
         self._failures = 0
 
@@ -89,7 +96,9 @@ class Mirror:
                 await self._list()
             is_alive = await self._watch()
         except errors.ExpiredError as problem:
-            log.info("listing again: the version to continue from has expired", extra={"kind": self.kind.plural})
+            log.info(
+                "listing again: the version to continue from has expired", extra={"kind": self._selection.kind.plural}
+            )
             self._version = None
             # At once the first time; with a delay if every watch expires.
             return 0.0 if self._failed(problem) == 1 else self._delay()
@@ -107,7 +116,8 @@ class Mirror:
         return self._delay()
 
     async def _list(self) -> None:
-        listing = await self._kube.list(self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
+        of = self._selection
+        listing = await self._kube.list(of.kind, namespace=of.namespace, labels=of.labels, fields=of.fields)
         found = {_key(item): item for item in listing.items}
         for key in self._objects.keys() - found.keys():
             self._put(key, None)
@@ -121,13 +131,13 @@ class Mirror:
         """Watches until the stream ends. Returns whether it worked: with an event, or for a while."""
         assert self._version is not None
         self._watching_since = started = self._clock.monotonic()
-        is_alive = False
+        is_alive, of = False, self._selection
         stream = self._kube.watch(
-            self.kind,
+            of.kind,
             version=self._version,
-            namespace=self._namespace,
-            labels=self._labels,
-            fields=self._fields,
+            namespace=of.namespace,
+            labels=of.labels,
+            fields=of.fields,
             timeout=WATCH_SECONDS * self._rng.uniform(1.0, 2.0),  # not all watches end at the same time
         )
         async with aclosing(stream) as events:  # type: ignore[type-var]
@@ -146,12 +156,12 @@ class Mirror:
         if since is not None and self._clock.monotonic() - since >= ESTABLISHED_SECONDS:
             self._failures = 0
         self._failures += 1
-        self._stale_reason = f"failed to watch {self.kind.plural}: {problem}"
+        self._stale_reason = f"failed to watch {self._selection.kind.plural}: {problem}"
         if not isinstance(problem, errors.ExpiredError):
             log.log(
                 logging.WARNING if self._failures > 1 else logging.INFO,
                 "failed to watch, will resume",
-                extra={"kind": self.kind.plural, "failures": self._failures, "problem": str(problem)},
+                extra={"kind": self._selection.kind.plural, "failures": self._failures, "problem": str(problem)},
             )
         return self._failures
 
@@ -182,7 +192,7 @@ class Mirror:
         try:
             callback(old, new)
         except Exception:  # a bug in one callback must not keep the change from the others
-            log.exception("failed to run callback", extra={"kind": self.kind.plural})
+            log.exception("failed to run callback", extra={"kind": self._selection.kind.plural})
 
 
 def _key(item: Object) -> Key:

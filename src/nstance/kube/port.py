@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from nstance.kube.kinds import Kind
 
+FIELD_MANAGER = "nstance-operator"  # the default; our admission webhook knows the operator's own patches by it
+
 Object = dict[str, Any]
 Operations = list[Object]  # of a JSON patch
 

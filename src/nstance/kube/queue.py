@@ -41,6 +41,16 @@ class Pass:
     depth: int  # of the queue afterwards
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    workers: int = 4
+    expected: tuple[type[Exception], ...] = (errors.KubeError,)  # others are logged with a traceback
+    timeout: float = RECONCILE_TIMEOUT_SECONDS  # of one reconcile
+
+
+DEFAULT_RULES = Rules()
+
+
 class Queue(Generic[K]):
     def __init__(
         self,
@@ -49,21 +59,16 @@ class Queue(Generic[K]):
         *,
         clock: Clock,
         rng: Rng,
-        workers: int = 4,
-        expected: tuple[type[Exception], ...] = (errors.KubeError,),
+        rules: Rules = DEFAULT_RULES,
         report: Callable[[Pass], None] | None = None,
-        timeout: float = RECONCILE_TIMEOUT_SECONDS,
     ) -> None:
-        """`reconcile` may return the seconds until the next reconcile. Errors that are not `expected` are logged with a
-        traceback. `timeout` limits one reconcile."""
+        """`reconcile` may return the seconds until the next reconcile."""
         self.name = name
         self._reconcile = reconcile
         self._clock = clock
         self._rng = rng
-        self._workers = workers
-        self._expected = expected
+        self._rules = rules
         self._report = report
-        self._timeout = timeout
         self._ready: asyncio.Queue[K] = asyncio.Queue()  # bounded: each key is in it at most once
         self._due: dict[K, float] = {}  # keys in _ready: since when
         self._later: dict[K, asyncio.TimerHandle] = {}
@@ -108,7 +113,7 @@ class Queue(Generic[K]):
         """Runs until cancelled, which also cancels running reconciles."""
         try:
             async with asyncio.TaskGroup() as group:
-                for number in range(self._workers):
+                for number in range(self._rules.workers):
                     group.create_task(self._work(), name=f"{self.name}-{number}")
         finally:
             for timer in self._later.values():
@@ -135,13 +140,14 @@ class Queue(Generic[K]):
 
     async def _reconcile_once(self, key: K) -> tuple[Result, float | None]:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._rules.timeout):
                 after = await self._reconcile(key)
-        except self._expected as problem:
+        except self._rules.expected as problem:
             return Result.FAILED, self._on_failure(key, problem)
         except TimeoutError:
             log.error(
-                "failed to reconcile: timed out", extra={"queue": self.name, "key": str(key), "seconds": self._timeout}
+                "failed to reconcile: timed out",
+                extra={"queue": self.name, "key": str(key), "seconds": self._rules.timeout},
             )
             return Result.FAILED, self._delay(key)
         except Exception:

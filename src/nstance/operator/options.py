@@ -5,6 +5,7 @@ the zap flags, level and encoder take effect. Stack traces and times have one fo
 """
 
 import argparse
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from nstance.kube.lease import LeaseTimes
+from nstance.model import durations
 from nstance.operator.errors import FatalError
 
 EXAMPLES = """\
@@ -41,6 +44,7 @@ CONFIG = "/etc/nstance/operator/config.yaml"
 WEBHOOK_CONFIGURATION = "nstance-operator"
 WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - controller-runtime's default
 SERVICE_ACCOUNT = "nstance-capi-workload"
+ON_DEMAND_NAMESPACES = "nstance.dev/on-demand=enabled"
 HTTPS_PORT = 443
 API_PORT = 6443
 
@@ -82,6 +86,9 @@ class Options:
     webhook_certificates: Path = Path(WEBHOOK_CERTIFICATES)
     webhook_configuration: str = WEBHOOK_CONFIGURATION
     leader_elect: bool = False
+    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
+    on_demand_namespaces: str | None = ON_DEMAND_NAMESPACES  # a label selector, empty: all; None: the feature is off
+    delete_nodes: bool | None = None  # None: where Cluster API's controllers do not run
     kubeconfig: str = ""
     level: Level = Level.INFO
     json_logs: bool = False
@@ -115,6 +122,21 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
     add("--health-probe-bind-address", type=_bind, default=":8081", metavar="ADDR", help="default: :8081; 0 disables")
     add("--metrics-bind-address", type=_bind, default="0", metavar="ADDR", help="default: 0 (disabled)")
     _flag(parser, "--leader-elect", "act only while holding the lease nstance-operator-leader-election")
+    times = LeaseTimes()
+    add(
+        "--leader-elect-lease-duration",
+        type=_duration,
+        default=times.duration,
+        metavar="TIME",
+        help=f"another replica leads so long after the leader's last sign of life (default: {times.duration:g}s)",
+    )
+    add(
+        "--leader-elect-renew-deadline",
+        type=_duration,
+        default=times.deadline,
+        metavar="TIME",
+        help=f"a leader that cannot renew its lease stops after this time (default: {times.deadline:g}s)",
+    )
     _flag(parser, "--disable-webhooks", "serve no admission webhook (for development)")
     add("--webhook-bind-address", type=_bind, default=":9443", metavar="ADDR", help="default: :9443")
     add(
@@ -128,6 +150,20 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
         default=WEBHOOK_CERTIFICATES,
         metavar="DIR",
         help=f"has tls.crt and tls.key (default: {WEBHOOK_CERTIFICATES}); if missing, the operator issues them",
+    )
+    add(
+        "--on-demand-namespaces",
+        type=_selector,
+        default=ON_DEMAND_NAMESPACES,
+        metavar="SELECTOR",
+        help='labels of namespaces whose pods may request nodes (default: %(default)s); "": all namespaces',
+    )
+    _flag(parser, "--disable-on-demand-pods", "no pod may request a node")
+    add(
+        "--delete-nodes",
+        choices=("auto", "true", "false"),
+        default="auto",
+        help="delete the Node of a VM that is gone (default: auto, where Cluster API's controllers do not run)",
     )
     add("--kubeconfig", default="", metavar="FILE", help="default: KUBECONFIG, then the pod's service account")
     add("--zap-log-level", type=_level, metavar="LEVEL", help="debug, info, error, panic or a number (default: info)")
@@ -146,6 +182,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
         webhook_certificates=Path(flags.webhook_cert_path),
         webhook_configuration=flags.webhook_configuration,
         leader_elect=flags.leader_elect,
+        lease_times=_lease_times(parser, flags.leader_elect_lease_duration, flags.leader_elect_renew_deadline),
+        on_demand_namespaces=None if flags.disable_on_demand_pods else flags.on_demand_namespaces,
+        delete_nodes={"auto": None, "true": True, "false": False}[flags.delete_nodes],
         kubeconfig=flags.kubeconfig,
         level=flags.zap_log_level or default_level,
         json_logs=flags.zap_encoder == "json" if flags.zap_encoder else flags.zap_devel is False,
@@ -223,6 +262,34 @@ def _bind(text: str) -> BindAddress | None:
     if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise argparse.ArgumentTypeError(f"expected host:port, :port or 0, found {text[:64]!r}")
     return BindAddress(host, int(port))
+
+
+def _selector(text: str) -> str:
+    """A label selector. The API server checks it too, but only once the operator runs."""
+    if not re.fullmatch(r"[A-Za-z0-9./_!=, ()-]*", text):
+        raise argparse.ArgumentTypeError(f"expected a label selector such as team=a, found {text[:64]!r}")
+    return text
+
+
+def _duration(text: str) -> float:
+    try:
+        return durations.parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _lease_times(parser: argparse.ArgumentParser, duration: float, deadline: float) -> LeaseTimes:
+    """Renewals and attempts keep their share of the deadline."""
+    times, default = None, LeaseTimes()
+    if duration == round(duration) and 1 <= duration <= 3600:
+        share = deadline / default.deadline
+        with contextlib.suppress(ValueError):
+            times = LeaseTimes(
+                duration=duration, deadline=deadline, renew=default.renew * share, retry=default.retry * share
+            )
+    if times is None:
+        parser.error("--leader-elect-lease-duration: expected whole seconds, more than --leader-elect-renew-deadline")
+    return times
 
 
 def _level(text: str) -> Level:

@@ -87,7 +87,7 @@ class Operator:
         for mirrors in self._mirrors:
             for mirror in mirrors.all():
                 if not mirror.synced.is_set():
-                    return mirror.stale_reason or f"{mirror.kind.plural} have not been read yet"
+                    return mirror.stale_reason or "the objects have not been read yet"
         return None
 
     def stop(self) -> None:
@@ -167,6 +167,7 @@ class Operator:
             identity=lease.identity(socket.gethostname(), self._rng),
             clock=self._clock,
             rng=self._rng,
+            times=self.options.lease_times,
         )
         self._phase = None  # a replica that waits for the lease is ready
         try:
@@ -196,6 +197,8 @@ class Operator:
             server_ca=lambda: _read(access.ca),
             endpoint=environment.endpoint,
             service_account=environment.service_account,
+            on_demand_namespaces=self.options.on_demand_namespaces,
+            delete_nodes=self.options.delete_nodes,
         )
         context, remote = self._context(kube, settings, links)
         controllers = self._build(context)

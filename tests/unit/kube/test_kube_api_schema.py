@@ -87,3 +87,16 @@ def test_defaults_reach_into_what_is_there_and_make_nothing_else() -> None:
         "list": [{"x": 1}, {"x": 2}],
         "whole": {"x": 1},
     }
+
+
+def test_fields_that_must_stay_are_compared_with_the_old_object() -> None:
+    rule = {"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "make a new one"}]}
+    rules = {"properties": {"a": {"properties": {"b": rule, "c": {}}}}}
+
+    def faults(old: Any, new: Any) -> list[str]:
+        return [f"{each.field}: {each.message}" for each in schema.find_forbidden_changes(old, new, rules)]
+
+    assert faults({"a": {"b": 1, "c": 1}}, {"a": {"b": 1, "c": 2}}) == []
+    assert faults({"a": {"b": 1}}, {"a": {"b": 2}}) == ["a.b: Invalid value: make a new one"]
+    assert faults({"a": {}}, {"a": {"b": 2}}) == []
+    assert faults({"a": {"b": 1}}, {"a": {}}) == []

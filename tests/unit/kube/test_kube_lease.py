@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nstance.kube import errors, kinds
-from nstance.kube.lease import LEASE_NAME, Election, LeadershipLostError, identity
+from nstance.kube.lease import LEASE_NAME, Election, LeadershipLostError, LeaseTimes, identity
 from nstance.kube.port import Kube, Object
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.rng import SeededRng
@@ -82,9 +82,41 @@ class FaultyKube:
         return made
 
 
-def election(server: Server | FaultyKube, clock: Machine, name: str = "a", seed: int = 1) -> Election:
+SLOW = LeaseTimes(duration=15.0, deadline=10.0, renew=2.0, retry=2.0)  # as most controllers have it
+
+
+def election(
+    server: Server | FaultyKube, clock: Machine, name: str = "a", seed: int = 1, times: LeaseTimes = SLOW
+) -> Election:
     client = server if isinstance(server, FaultyKube) else FaultyKube(server)
-    return Election(cast(Kube, client), namespace="here", identity=name, clock=clock, rng=SeededRng(seed))
+    rng = SeededRng(seed)
+    return Election(cast(Kube, client), namespace="here", identity=name, clock=clock, rng=rng, times=times)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_killed_leader_is_followed_within_five_seconds(seed: int) -> None:
+    @virtually
+    async def play(clock: Machine) -> None:
+        server, rng = Server(), SeededRng(seed)
+        one, two = (election(server, clock, name, seed, LeaseTimes()) for name in "ab")
+        await one.acquire()
+        renewing = asyncio.ensure_future(one.renew())
+        following = asyncio.ensure_future(two.acquire())
+        await clock.sleep(rng.uniform(5.0, 10.0))
+        assert not following.done()
+        renewing.cancel()  # killed: it writes nothing more and releases nothing
+        killed = clock.loop.time()
+        await following
+        assert clock.loop.time() - killed <= 4.5
+        assert clock.loop.time() - killed >= LeaseTimes().duration - LeaseTimes().renew - 0.1
+
+    play()
+
+
+@pytest.mark.parametrize("times", [{"duration": 2.0}, {"deadline": 0.5}, {"retry": 0.0}, {"renew": 0.0}])
+def test_times_that_allow_two_leaders_are_refused(times: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="lease"):
+        LeaseTimes(**times)
 
 
 @virtually

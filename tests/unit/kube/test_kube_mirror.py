@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from nstance.kube import errors, kinds
-from nstance.kube.mirror import Mirror
+from nstance.kube.mirror import Mirror, Selection
 from nstance.kube.port import Change, Kube, Listing, Object
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
@@ -67,7 +67,7 @@ class Server:
 class Scene:
     def __init__(self, clock: Machine) -> None:
         self.server = Server(clock)
-        self.mirror = Mirror(cast(Kube, self.server), kinds.POD, clock=clock, rng=SeededRng(1))
+        self.mirror = Mirror(cast(Kube, self.server), Selection(kinds.POD), clock=clock, rng=SeededRng(1))
         self.changes: list[tuple[str, str]] = []
         self.mirror.listen(self._hear)
 

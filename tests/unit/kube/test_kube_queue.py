@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.kube import errors
-from nstance.kube.queue import Pass, Queue, Result
+from nstance.kube.queue import Pass, Queue, Result, Rules
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
@@ -179,7 +179,7 @@ def test_an_unexpected_error_is_logged_with_its_traceback_and_retried(caplog: py
 @virtually
 async def test_a_look_that_never_ends_is_stopped(clock: Machine) -> None:
     looks = Looks(clock, seconds=3600.0)
-    async with running(clock, looks, timeout=10.0, workers=1) as queue:
+    async with running(clock, looks, rules=Rules(workers=1, timeout=10.0)) as queue:
         queue.add("a")
         queue.add("b")
         await clock.sleep(15)
@@ -189,7 +189,7 @@ async def test_a_look_that_never_ends_is_stopped(clock: Machine) -> None:
 @virtually
 async def test_a_slow_key_does_not_hold_up_others(clock: Machine) -> None:
     looks = Looks(clock, seconds=5.0)
-    async with running(clock, looks, workers=2) as queue:
+    async with running(clock, looks, rules=Rules(workers=2)) as queue:
         queue.add("slow")
         await clock.sleep(1)
         queue.add("a")
@@ -218,7 +218,7 @@ def test_every_addition_is_followed_by_a_look(steps: list[tuple[str, float, floa
     async def scene(clock: Machine) -> None:
         looks = Looks(clock, seconds=0.5)
         made: list[tuple[str, float]] = []
-        async with running(clock, looks, workers=2) as queue:
+        async with running(clock, looks, rules=Rules(workers=2)) as queue:
             for key, after, pause in steps:
                 made.append((key, clock.loop.time()))
                 queue.add(key, after)

@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.kube.port import Object
-from nstance.operator.controllers import drains, importing, machines, nodes, pods, pools, resources, shard_groups
+from nstance.operator.controllers import (
+    importing,
+    machine_objects,
+    machines,
+    nodes,
+    pod_objects,
+    pods,
+    pool_sizes,
+    pools,
+    resources,
+    shard_groups,
+    victims,
+)
 from nstance.v1 import operator_pb2 as pb
 
 names = st.text("abc", min_size=1, max_size=3)
@@ -27,15 +39,72 @@ names = st.text("abc", min_size=1, max_size=3)
     ],
 )
 def test_replicas_are_spread(replicas: int, shards: list[str], expected: dict[str, int]) -> None:
-    assert pools.spread(replicas, shards) == expected
+    assert pool_sizes.spread(replicas, shards) == expected
 
 
 @given(st.integers(0, 10_000), st.lists(names, min_size=1))
 def test_nothing_is_lost_in_spreading(replicas: int, shards: list[str]) -> None:
-    parts = list(pools.spread(replicas, shards).values())
+    parts = list(pool_sizes.spread(replicas, shards).values())
     assert sum(parts) == replicas
     assert max(parts) - min(parts) <= 1
     assert parts == sorted(parts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "current", "chosen", "pinned", "expected"),
+    [
+        (5, {"a": 2, "b": 2}, "", None, {"a": 3, "b": 2}),
+        (5, {"a": 4, "b": 0}, "", None, {"a": 4, "b": 1}),
+        (8, {"a": 4, "b": 0}, "", None, {"a": 4, "b": 4}),
+        (3, {"a": 4, "b": 1}, "", None, {"a": 2, "b": 1}),
+        (4, {"a": 3, "b": 2}, "b", None, {"a": 3, "b": 1}),
+        (4, {"a": 3, "b": 3}, "ab", None, {"a": 2, "b": 2}),
+        (5, {"a": 3, "b": 3}, "ab", None, {"a": 2, "b": 3}),
+        (5, {"a": 3, "b": 2}, "ab", None, {"a": 3, "b": 2}),
+        (4, {"a": 3, "b": 0}, "b", None, {"a": 3, "b": 1}),
+        (4, {}, "", {"a": 4, "b": 0}, {"a": 4, "b": 0}),
+        (4, {"a": 2, "b": 2}, "", {"a": 4}, {"a": 4, "b": 0}),
+        (5, {"a": 4, "b": 0}, "", {"a": 4, "b": 0}, {"a": 4, "b": 1}),
+        (4, {"a": 4}, "", None, {"a": 2, "b": 2}),
+        (4, {"a": 2, "b": 2, "c": 2}, "", None, {"a": 2, "b": 2}),
+    ],
+)
+def test_replicas_are_divided(
+    replicas: int, current: dict[str, int], chosen: str, pinned: dict[str, int] | None, expected: dict[str, int]
+) -> None:
+    victims = [pool_sizes.Chosen(shard, f"web-{shard}") for shard in chosen]
+    assert pool_sizes.divide(replicas, "ab", current, chosen=victims, pinned=pinned) == expected
+
+
+@given(st.integers(0, 2**31 - 1), st.dictionaries(st.sampled_from("abcde"), st.integers(0, 20), min_size=1))
+def test_a_pool_that_changes_its_replicas_moves_nothing(replicas: int, current: dict[str, int]) -> None:
+    sizes = pool_sizes.divide(replicas, current, current)
+    assert sum(sizes.values()) == replicas
+    changes = [sizes[shard] - current[shard] for shard in current]
+    assert all(each >= 0 for each in changes) if replicas >= sum(current.values()) else max(changes) <= 0
+    even = pool_sizes.spread(sum(current.values()), current)
+    assert pool_sizes.divide(replicas, current, even) == pool_sizes.spread(replicas, current)
+
+
+def test_a_shard_learns_who_leaves_first_only_while_it_shrinks() -> None:
+    pool = {"spec": {"group": "web", "shards": ["a", "b"]}}
+    chosen = [pool_sizes.Chosen("b", "web-1"), pool_sizes.Chosen("b", "web-2")]
+
+    def specs(replicas: int) -> dict[str, Object]:
+        machine_pool = {"spec": {"replicas": replicas}}
+        return pools.shard_group_specs(pool, machine_pool, current={"a": 2, "b": 2}, chosen=chosen)
+
+    assert specs(4)["web--b"] == {"group": "web", "shard": "b", "size": 2}
+    assert specs(3)["web--b"] == {"group": "web", "shard": "b", "size": 1, "removeFirst": ["web-1"]}
+    assert specs(2)["web--b"] == {"group": "web", "shard": "b", "size": 0, "removeFirst": ["web-1", "web-2"]}
+    assert specs(3)["web--a"] == {"group": "web", "shard": "a", "size": 2}
+    assert specs(5)["web--a"] == {"group": "web", "shard": "a", "size": 3, "removeFirst": None}
+
+
+def test_long_names_get_the_label_that_cluster_api_gives_them() -> None:
+    assert resources.label_value("web") == "web"
+    assert resources.label_value("a" * 63) == "a" * 63
+    assert resources.label_value("a" * 64) == "hash_2W8PhQ_z"
 
 
 # ---- merge patches
@@ -95,6 +164,39 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
 # ---- groups
 
 
+@pytest.mark.parametrize(
+    ("spec", "owned", "config", "sent"),
+    [
+        ({}, ["instanceType"], {"instance_type": "l"}, {}),
+        ({"instanceType": ""}, ["instanceType"], {"instance_type": "l"}, {}),
+        ({}, [], {"instance_type": "l"}, None),
+        ({}, ["vars"], {"vars": {"a": "b"}}, {}),
+        (
+            {},
+            ["subnetPool", "vars"],
+            {"subnet_pool": "p", "vars": {"a": "b"}, "drain_timeout": "1m"},
+            {"drain_timeout": "1m"},
+        ),
+        ({"vars": {"c": "d"}}, ["vars"], {"vars": {"a": "b"}}, {"vars": {"c": "d"}}),
+        ({}, ["instanceType", "vars"], {}, None),
+    ],
+)
+def test_what_the_spec_no_longer_names_goes_back_to_the_template(
+    spec: Object, owned: list[str], config: dict[str, Any], sent: dict[str, Any] | None
+) -> None:
+    found = pb.GroupStatus(key="web", template="web", instance_type="l", config=config)
+    assert shard_groups.config_to_send(spec, found, owned) == (None if sent is None else pb.GroupConfig(**sent))
+
+
+def test_what_only_the_shard_has_is_named() -> None:
+    found = pb.GroupStatus(config={"instance_type": "l", "subnet_pool": "p", "vars": {"a": "b"}})
+    assert shard_groups.unnamed_settings({"subnetPool": "p"}, found) == ["instanceType is 'l'", "vars has a"]
+    assert shard_groups.owned_fields({"instanceType": "", "subnetPool": "p", "vars": {"a": "b"}}) == [
+        "subnetPool",
+        "vars",
+    ]
+
+
 def group(**fields: Any) -> pb.GroupStatus:
     return pb.GroupStatus(key="web", template="web", **fields)
 
@@ -138,7 +240,7 @@ def test_what_a_static_group_cannot_change() -> None:
     ],
 )
 def test_when_a_machine_is_ready(instance: pb.InstanceEvent, status: bool, reason: str, message: str) -> None:
-    assert machines.condition(instance) == resources.Condition("Ready", status, reason, message)
+    assert machine_objects.condition(instance) == resources.Condition("Ready", status, reason, message)
 
 
 def test_where_a_size_comes_from_is_shown() -> None:
@@ -157,9 +259,26 @@ def test_a_pool_without_replicas_says_no_size() -> None:
 
 
 def test_groups_are_imported_once_and_with_all_their_shards() -> None:
-    a, b = {"web": group(size=2), "old": group()}, {"web": group(size=3), "new": group()}
-    found = importing.groups_to_import({"a": a, "b": b}, {"b"}, known=["old"])
-    assert {name: list(shards) for name, shards in found.items()} == {"new": ["b"], "web": ["a", "b"]}
+    a, b = {"web": group(size=2), "old": group()}, {"web": group(size=3), "new": group(), "old": group()}
+    known = [("old", "a"), ("old", "b")]
+    found = importing.pools_to_import({"a": a, "b": b}, {"b"}, known=known)
+    assert {each.name: list(each.found) for each in found} == {"nstance-new": ["b"], "nstance-web": ["a", "b"]}
+
+
+def test_shards_that_differ_are_imported_apart() -> None:
+    plain, typed = group(size=1, static=True), group(size=4, static=True, config={"instance_type": "l"})
+    shards = {"a": {"web": plain}, "b": {"web": typed}, "c": {"web": plain}, "d": {"web": group(size=0)}}
+    found = importing.pools_to_import(shards, shards, known=[])
+    assert {each.name: {shard: one.size for shard, one in each.found.items()} for each in found} == {
+        "nstance-web": {"a": 1, "c": 1},
+        "nstance-web-b": {"b": 4},
+        "nstance-web-d": {"d": 0},
+    }
+    # After a crash between two of them, the others follow, under the same names.
+    rest = importing.pools_to_import(shards, shards, known=[("web", "a"), ("web", "c")], taken=["nstance-web"])
+    assert [each.name for each in rest] == ["nstance-web-b", "nstance-web-d"]
+    body = importing.nstance_machine_pool_manifest(found[1], cluster="demo", owner={"metadata": {"name": "x"}})
+    assert body["spec"] == {"group": "web", "shards": ["b"], "shardSizes": {"b": 4}, "instanceType": "l"}
 
 
 # ---- nodes
@@ -197,7 +316,7 @@ def test_provider_ids_of_one_vm(ours: str, theirs: str, same: bool) -> None:
     ],
 )
 def test_which_pods_leave_a_node(metadata: Object, phase: str, leaves: bool) -> None:
-    assert drains.must_evict({"metadata": metadata, "status": {"phase": phase}}) is leaves
+    assert pod_objects.must_evict({"metadata": metadata, "status": {"phase": phase}}) is leaves
 
 
 # ---- machines and pods
@@ -271,14 +390,14 @@ def test_a_pod_is_trimmed_to_what_matters() -> None:
         "spec": {"containers": []},
         "status": {"phase": "Running", "podIP": "10.0.0.1"},
     }
-    kept = pods.trim_pod(pod)
+    kept = pod_objects.trim_pod(pod)
     assert kept["metadata"] == {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"}
     assert "spec" not in kept
     asking = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web"}}}
-    assert pods.wants_node(pods.trim_pod(asking), "demo--default")
-    assert not pods.wants_node(pods.trim_pod({**asking, "status": {"phase": "Failed"}}), "demo--default")
+    assert pods.wants_node(pod_objects.trim_pod(asking), "demo--default")
+    assert not pods.wants_node(pod_objects.trim_pod({**asking, "status": {"phase": "Failed"}}), "demo--default")
     others = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web", pods.CLUSTER: "demo--other"}}}
-    assert not pods.wants_node(pods.trim_pod(others), "demo--default")
+    assert not pods.wants_node(pod_objects.trim_pod(others), "demo--default")
 
 
 # ---- what cannot be read
@@ -352,3 +471,36 @@ def test_a_group_that_is_no_text_is_none(group: object) -> None:
 )
 def test_what_a_machine_or_a_pool_refers_to(spec: object, reference: Object) -> None:
     assert resources.infrastructure({"spec": spec}) == reference
+
+
+# ---- who leaves
+
+
+def test_idle_nodes_leave_before_busy_ones_and_old_ones_before_new_ones() -> None:
+    def event(**fields: Any) -> pb.InstanceEvent:
+        return pb.InstanceEvent(group="web", **{"state": "running", "ready": True, **fields})
+
+    def pod(node: str, cost: str = "", **metadata: Any) -> Object:
+        annotations = {"controller.kubernetes.io/pod-deletion-cost": cost} if cost else {}
+        whole = {
+            "metadata": {"name": "p", "annotations": annotations, **metadata},
+            "spec": {"nodeName": node, "containers": [{}]},
+        }
+        return pod_objects.trim_pod(whole)
+
+    instances = {
+        "web-1": event(),  # busy and dear
+        "web-2": event(),  # busy
+        "web-3": event(),  # only a DaemonSet's pod
+        "web-4": event(),  # empty, but its Node asks to stay
+        "web-5": event(ready=False),
+        "web-6": event(state="starting", ready=False),
+        "web-7": event(),  # empty
+    }
+    daemon = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}
+    loads = victims.node_loads([pod("n1", cost="100"), pod("n1"), pod("n2", cost="no number"), pod("n3", **daemon)])
+    assert loads == {"n1": victims.NodeLoad(2, 100), "n2": victims.NodeLoad(1, 0)}
+    nodes: dict[str, Object | None] = {f"web-{n}": {"metadata": {"name": f"n{n}"}} for n in range(1, 6)}
+    nodes["web-4"] = {"metadata": {"name": "n4", "annotations": {"nstance.dev/deletion-cost": "5"}}}
+    order = victims.order_victims(instances, nodes, loads)
+    assert order == ["web-6", "web-5", "web-3", "web-7", "web-4", "web-2", "web-1"]

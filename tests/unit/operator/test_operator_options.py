@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nstance.kube.lease import LeaseTimes
 from nstance.operator.errors import FatalError
 from nstance.operator.options import BindAddress, Endpoint, Environment, Level, Options, parse
 
@@ -39,6 +40,16 @@ def test_defaults_are_the_documents() -> None:
     ("arguments", "field", "value"),
     [
         (["--config", "a"], "config", Path("a")),
+        (["--on-demand-namespaces=team in (a,b)"], "on_demand_namespaces", "team in (a,b)"),
+        (["--on-demand-namespaces="], "on_demand_namespaces", ""),
+        (["--disable-on-demand-pods"], "on_demand_namespaces", None),
+        (["--delete-nodes=false"], "delete_nodes", False),
+        (["--delete-nodes=auto"], "delete_nodes", None),
+        (
+            ["--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s"],
+            "lease_times",
+            LeaseTimes(duration=15.0, deadline=10.0, renew=3.0, retry=2.5),
+        ),
         (["--config=a"], "config", Path("a")),
         (["-config=a"], "config", Path("a")),
         (["-config", "a"], "config", Path("a")),
@@ -83,6 +94,11 @@ def test_flags(arguments: list[str], field: str, value: object) -> None:
         ["--metrics-bind-address=:99999"],
         ["--zap-log-level=loud"],
         ["--zap-encoder=xml"],
+        ["--on-demand-namespaces=a;b"],
+        ["--delete-nodes=maybe"],
+        ["--leader-elect-lease-duration=2s"],
+        ["--leader-elect-lease-duration=2.5s", "--leader-elect-renew-deadline=1s"],
+        ["--leader-elect-lease-duration=3"],
         ["--conf=a"],
         ["--unknown"],
         ["more"],

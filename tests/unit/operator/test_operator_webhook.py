@@ -32,6 +32,8 @@ def changed(body: dict[str, Any], *, status: dict[str, Any] | None = None, **spe
 
 
 STATIC = {"isStatic": True}
+OPERATOR = {"options": {"fieldManager": "nstance-operator"}}
+SHARD_GROUPS = {"resource": {"group": "infrastructure.cluster.x-k8s.io", "resource": "nstanceshardgroups"}}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,8 @@ STATIC = {"isStatic": True}
                 "NstanceMachinePool",
                 changed(POOL, instanceType="big", vars={"x": "2"}, providerIDList=["p"]),
                 changed(POOL, status=STATIC),
-            ),
+            )
+            | OPERATOR,
             [],
             id="static: type, vars and what the operator writes",
         ),
@@ -81,6 +84,27 @@ STATIC = {"isStatic": True}
             ),
             [],
             id="what is being deleted is let go",
+        ),
+        pytest.param(
+            request("NstanceMachinePool", changed(POOL, providerIDList=["p"]), POOL),
+            ["spec.providerIDList", "the operator's list"],
+            id="provider IDs by hand",
+        ),
+        pytest.param(
+            request("Scale", {"spec": {"replicas": 3}}, {"spec": {"replicas": 2}}) | SHARD_GROUPS,
+            ["scale the MachinePool"],
+            id="kubectl scale of a shard group",
+        ),
+        pytest.param(
+            request("NstanceShardGroup", {"spec": {"size": 3}}, {"spec": {"size": 2}}) | SHARD_GROUPS | OPERATOR,
+            [],
+            id="a shard group by the operator",
+        ),
+        pytest.param(
+            request("NstanceShardGroup", {"metadata": {"annotations": {"a": "b"}}, "spec": {}}, {"spec": {}})
+            | SHARD_GROUPS,
+            [],
+            id="an annotation of a shard group",
         ),
         pytest.param(request("NstanceMachineTemplate", TEMPLATE), [], id="a good template"),
         pytest.param(request("NstanceMachineTemplate", {"spec": {}}), ["template.spec"], id="an empty template"),

@@ -1,7 +1,7 @@
 """Structural schemas of CRDs: defaults, pruning of unknown fields, and validation.
 
-`x-kubernetes-validations` (CEL) is not evaluated: test such rules against a real API server. The order matters: prune, then
-apply defaults, then validate.
+Of `x-kubernetes-validations` (CEL) only `self == oldSelf` is evaluated: test other rules against a real API server. The order
+matters: prune, then apply defaults, then validate.
 """
 
 import re
@@ -12,6 +12,7 @@ from nstance.kube.api import values
 from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
 
+_UNCHANGED = "self == oldSelf"
 _EMBEDDED = ("apiVersion", "kind", "metadata")
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -142,6 +143,17 @@ def find_faults(value: Any, schema: Object, path: str = "") -> Iterator[Cause]:
     elif isinstance(value, dict):
         yield from _map_faults(value, schema, path)
     yield from _combined_faults(value, schema, path)
+
+
+def find_forbidden_changes(old: Any, new: Any, schema: Object, path: str = "") -> Iterator[Cause]:
+    """Changes of fields that must stay as they are. A field that is set for the first time or removed is none."""
+    for rule in schema.get("x-kubernetes-validations") or ():
+        if rule.get("rule") == _UNCHANGED and not values.is_same(old, new):
+            yield Cause(path, f"Invalid value: {rule.get('message') or f'failed rule: {_UNCHANGED}'}")
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, inner in (schema.get("properties") or {}).items():
+            if key in old and key in new:
+                yield from find_forbidden_changes(old[key], new[key], inner, f"{path}.{key}" if path else key)
 
 
 def _has_type(value: Any, type_name: str) -> bool:

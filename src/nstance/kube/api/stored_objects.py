@@ -51,6 +51,10 @@ def changed_object(served: Served, old: Object, body: Object, *, subresource: st
         _add_defaults(resource.id, kept)
     _check_finalizers(served, before, meta)
     check(served, kept)
+    if served.version.schema is not None:
+        causes = list(schema.find_forbidden_changes(old, kept, served.version.schema))
+        if causes:
+            raise status.invalid(resource.group, resource.kind, before["name"], causes)
     if "generation" in before and not values.is_same(_spec_fields(served, old), _spec_fields(served, kept)):
         kept["metadata"] = {**kept["metadata"], "generation": int(before["generation"]) + 1}
     return kept

@@ -24,6 +24,7 @@ RETRY_SECONDS = 30.0
 MAX_MESSAGE_LENGTH = 32_000
 INITIALIZED = "ControlPlaneInitialized"  # a condition of Cluster API's Cluster
 EXPIRES_ANNOTATION = "nstance.dev/token-expires"  # seconds since 1970
+EXTERNALLY_MANAGED = "cluster.x-k8s.io/managed-by"  # Cluster API's: somebody else writes this NstanceCluster
 ACCOUNT_ANNOTATION = "nstance.dev/service-account"
 
 OBJECTS, KUBECONFIG = "objects", "kubeconfig"  # keys of the queue
@@ -38,7 +39,7 @@ class Clusters(Controller):
         self._last_problem = ""
         self._queue = context.queue("clusters", self._reconcile, workers=2)
         for kind in (kinds.CLUSTER, kinds.NSTANCE_CLUSTER):
-            self._mirror(kind).listen(lambda old, new: self._on_change(old, new, OBJECTS))
+            self._mirror(kind).listen(lambda old, new: self._on_change(old, new, OBJECTS))  # also pauses
         if settings.endpoint is None:
             mirror = context.mirrors.of(
                 kinds.SECRET, namespace=settings.namespace, fields=f"metadata.name={self._secret_name}"
@@ -65,7 +66,11 @@ class Clusters(Controller):
         if resources.is_being_deleted(cluster):
             return None  # Cluster API waits for the NstanceCluster to go: created again, it would wait forever
         await self._set_initialized(cluster)
-        await self._update_status(await self._ensure_nstance_cluster(cluster))
+        found = await self._ensure_nstance_cluster(cluster)
+        if resources.is_paused(cluster, found):
+            await self._show_paused(kinds.NSTANCE_CLUSTER, found)
+        elif EXTERNALLY_MANAGED not in resources.annotations(found):
+            await self._update_status(found)
         return None
 
     # ---- Cluster and NstanceCluster
@@ -85,7 +90,8 @@ class Clusters(Controller):
         spec = {"controlPlaneEndpoint": self._endpoint()}
         owners = [resources.owner_reference(cluster, kinds.CLUSTER, controller=True)]
         found = await self._get_or_create(kinds.NSTANCE_CLUSTER, {"ownerReferences": owners}, spec)
-        if resources.is_being_deleted(found) or found.get("spec") == spec:
+        is_ours = EXTERNALLY_MANAGED not in resources.annotations(found) and not resources.is_paused(cluster, found)
+        if resources.is_being_deleted(found) or found.get("spec") == spec or not is_ours:
             return found
         return await self._kube.patch(
             kinds.NSTANCE_CLUSTER, self._settings.name, {"spec": spec}, namespace=self._namespace

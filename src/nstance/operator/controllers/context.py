@@ -8,14 +8,14 @@ from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
 from nstance.kube.kinds import Kind
-from nstance.kube.mirror import Mirror
+from nstance.kube.mirror import Mirror, Selection
 from nstance.kube.port import Kube, Object
-from nstance.kube.queue import Pass, Queue
+from nstance.kube.queue import Pass, Queue, Rules
 from nstance.model.ids import ClusterId, TenantId
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.metrics import Metrics
-from nstance.operator.options import SERVICE_ACCOUNT, Endpoint
+from nstance.operator.options import ON_DEMAND_NAMESPACES, SERVICE_ACCOUNT, Endpoint
 from nstance.operator.shards.ports import Listener, Shards, ShardUnreachableError
 
 
@@ -30,6 +30,8 @@ class Settings:
     server_ca: Callable[[], bytes | None] = field(repr=False)  # None: one that the system trusts
     endpoint: Endpoint | None = None  # API server of a separate workload cluster
     service_account: str = SERVICE_ACCOUNT
+    on_demand_namespaces: str | None = ON_DEMAND_NAMESPACES  # a label selector, empty: all; None: no pod gets a node
+    delete_nodes: bool | None = None  # of VMs that are gone; None: where Cluster API's controllers do not run
 
     @property
     def name(self) -> str:
@@ -44,17 +46,22 @@ class Mirrors:
         self._kube = kube
         self._clock = clock
         self._rng = rng
-        self._mirrors: dict[tuple[Kind, str, str], Mirror] = {}
+        self._mirrors: dict[tuple[Kind, str, str, str], Mirror] = {}
 
     def of(
-        self, kind: Kind, *, namespace: str = "", fields: str = "", trim: Callable[[Object], Object] | None = None
+        self,
+        kind: Kind,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        trim: Callable[[Object], Object] | None = None,
     ) -> Mirror:
         """Call before the controllers run: later mirrors would not be started. The first caller's `trim` counts."""
-        key = (kind, namespace, fields)
+        key = (kind, namespace, labels, fields)
         if key not in self._mirrors:
-            self._mirrors[key] = Mirror(
-                self._kube, kind, clock=self._clock, rng=self._rng, namespace=namespace, fields=fields, trim=trim
-            )
+            selection = Selection(kind, namespace, labels=labels, fields=fields)
+            self._mirrors[key] = Mirror(self._kube, selection, clock=self._clock, rng=self._rng, trim=trim)
         return self._mirrors[key]
 
     def all(self) -> tuple[Mirror, ...]:
@@ -84,8 +91,7 @@ class ControllerContext:
             reconcile,
             clock=self.clock,
             rng=self.rng,
-            workers=workers,
-            expected=(errors.KubeError, ShardUnreachableError),
+            rules=Rules(workers, expected=(errors.KubeError, ShardUnreachableError)),
             report=self._report,
         )
 
@@ -126,8 +132,17 @@ class Controller(Listener):
         await self._kube.patch(kind, resources.name(item), {"spec": spec}, namespace=self._namespace)
 
     async def _write_status(self, kind: Kind, item: Object, status: Object, conditions: Iterable[Condition]) -> None:
-        merged = resources.merge_conditions(item, conditions, now=self._clock.wall())
+        """With the condition Paused, which Cluster API's contract asks for: who writes a status is not paused."""
+        shown = [*conditions, Condition("Paused", False, "NotPaused")]
+        merged = resources.merge_conditions(item, shown, now=self._clock.wall())
         await resources.write_status(self._kube, kind, item, status | {"conditions": merged})
+
+    async def _show_paused(self, kind: Kind, item: Object | None) -> None:
+        if item is not None:
+            message = f"paused by its Cluster's spec.paused or an annotation {resources.PAUSED}"
+            paused = Condition("Paused", True, "Paused", message)
+            merged = resources.merge_conditions(item, [paused], now=self._clock.wall())
+            await resources.write_status(self._kube, kind, item, {"conditions": merged})
 
     async def _delete(self, kind: Kind, item: Object | None) -> None:
         """Exactly this object: one that is gone or was replaced by another of its name counts as deleted."""

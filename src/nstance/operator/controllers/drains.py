@@ -21,6 +21,7 @@ from nstance.kube.port import Object
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.nodes import Nodes
+from nstance.operator.controllers.pod_objects import must_evict
 from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
 from nstance.tasks.backoff import Backoff, retry
 from nstance.v1 import operator_pb2 as pb
@@ -30,22 +31,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DRAINING_ANNOTATION = "nstance.dev/draining"  # of a node that we cordoned: the instance
-MIRROR_POD = "kubernetes.io/config.mirror"
 MAX_EVICTIONS = 32  # at once, over all nodes
 RETRY = Backoff(0.2, 5.0)
 POLL = Backoff(0.2, 5.0, factor=1.5)  # between two listings of the remaining pods
-_DONE = frozenset({"Succeeded", "Failed"})
-
-
-def must_evict(pod: Object) -> bool:
-    """Not DaemonSet pods, which would come back at once, nor mirror pods, which only the node can end, nor finished
-    ones."""
-    owners = pod["metadata"].get("ownerReferences") or []
-    return not (
-        MIRROR_POD in resources.annotations(pod)
-        or any(each.get("controller") and each.get("kind") == "DaemonSet" for each in owners)
-        or resources.status(pod).get("phase") in _DONE
-    )
 
 
 @dataclass(slots=True)

@@ -1,13 +1,15 @@
 """Imports groups that shards have and Kubernetes does not know yet, as pools of their current size.
 
 It happens once at startup, and again for a shard that is added later. All shards must have answered first: a sum over some
-of them would ask to delete the rest. Existing pools are never changed, because from then on Kubernetes is the source of
-truth. So a pool that was deleted on purpose does not come back while the operator runs.
+of them would ask to delete the rest. Importing changes nothing at any shard: each keeps its size (`spec.shardSizes`), and
+shards whose settings of a group differ get a pool each. Existing pools are never changed, because from then on Kubernetes
+is the source of truth. So a pool that was deleted on purpose does not come back while the operator runs.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
@@ -20,48 +22,83 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class PoolImport:
+    """A pool to create: a group with its status on the shards that have it with the same settings."""
+
+    name: str
+    group: str
+    found: Mapping[str, pb.GroupStatus]
+
+    @property
+    def replicas(self) -> int:
+        return sum(each.size for each in self.found.values())
+
+
 def pool_name(group: str) -> str:
     return f"nstance-{group}"
 
 
-def machine_pool_manifest(group: str, replicas: int, *, cluster: str) -> Object:
-    reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE_POOL.name, "name": pool_name(group)}
+def machine_pool_manifest(wanted: PoolImport, *, cluster: str) -> Object:
+    reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE_POOL.name, "name": wanted.name}
     # Nstance provides the userdata itself; Cluster API requires an explicit "no bootstrap data".
     inner = {"clusterName": cluster, "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference}
     return resources.manifest(
         kinds.MACHINE_POOL,
-        {"name": pool_name(group), "labels": {resources.CLUSTER_LABEL: cluster}},
-        {"clusterName": cluster, "replicas": replicas, "template": {"spec": inner}},
+        {"name": wanted.name, "labels": {resources.CLUSTER_LABEL: cluster}},
+        {"clusterName": cluster, "replicas": wanted.replicas, "template": {"spec": inner}},
     )
 
 
-def nstance_machine_pool_manifest(
-    group: str, found: Mapping[str, pb.GroupStatus], *, cluster: str, owner: Object
-) -> Object:
-    """Of a static group only the fields that the API may change; the others belong to the configuration."""
-    first = next(iter(found.values()))
-    spec: Object = {"group": group, "shards": list(found)}
-    if not first.static:
-        spec |= {"template": first.template, "subnetPool": first.subnet_pool}
-    spec |= {"instanceType": first.config.instance_type, "vars": dict(first.config.vars)}
+def nstance_machine_pool_manifest(wanted: PoolImport, *, cluster: str, owner: Object) -> Object:
+    spec: Object = {
+        "group": wanted.group,
+        "shards": list(wanted.found),
+        "shardSizes": {shard: each.size for shard, each in wanted.found.items()},
+        **_settings(next(iter(wanted.found.values()))),
+    }
     metadata = {
-        "name": pool_name(group),
+        "name": wanted.name,
         "labels": {resources.CLUSTER_LABEL: cluster},
         "ownerReferences": [resources.owner_reference(owner, kinds.MACHINE_POOL)],
     }
-    return resources.manifest(
-        kinds.NSTANCE_MACHINE_POOL, metadata, {key: value for key, value in spec.items() if value}
-    )
+    return resources.manifest(kinds.NSTANCE_MACHINE_POOL, metadata, spec)
 
 
-def groups_to_import(
-    shards: Mapping[str, Mapping[str, pb.GroupStatus]], new_shards: Iterable[str], known: Iterable[str]
-) -> dict[str, dict[str, pb.GroupStatus]]:
-    """Groups of a new shard that no pool names, each with its status on every shard that has it."""
-    names = {group for shard in new_shards for group in shards[shard]} - set(known)
-    return {
-        group: {shard: groups[group] for shard, groups in shards.items() if group in groups} for group in sorted(names)
-    }
+def _settings(found: pb.GroupStatus) -> Object:
+    """What of a group goes into a pool. Of a static one only what the API has set; the rest belongs to the configuration."""
+    settings: Object = {"instanceType": found.config.instance_type, "vars": dict(found.config.vars)}
+    if not found.static:
+        settings |= {"template": found.template, "subnetPool": found.config.subnet_pool}
+    return {key: value for key, value in settings.items() if value}
+
+
+def pools_to_import(
+    shards: Mapping[str, Mapping[str, pb.GroupStatus]],
+    new_shards: Iterable[str],
+    *,
+    known: Collection[tuple[str, str]],
+    taken: Iterable[str] = (),
+) -> list[PoolImport]:
+    """The pools for groups of a new shard. `known`: group and shard that have a pool. `taken`: names of pools."""
+    names = set(taken)
+    pools = []
+    for group in sorted({group for shard in new_shards for group in shards[shard] if (group, shard) not in known}):
+        alike: list[tuple[Object, dict[str, pb.GroupStatus]]] = []
+        for shard, groups in shards.items():
+            if group not in groups or (group, shard) in known:
+                continue
+            settings = {"static": groups[group].static, **_settings(groups[group])}
+            same = next((found for other, found in alike if other == settings), None)
+            if same is None:
+                alike.append((settings, same := {}))
+            same[shard] = groups[group]
+        for _, found in alike:
+            name = pool_name(group)
+            name = name if name not in names else f"{name}-{next(iter(found))}"
+            names.add(name)
+            pools.append(PoolImport(name, group, found))
+    return pools
 
 
 class Importer(Controller):
@@ -98,19 +135,26 @@ class Importer(Controller):
             log.info("group import waits for shards", extra={"shards": ", ".join(unsynced)})
             return
         groups = {name: shard.groups for name, shard in shards.items() if shard is not None}
-        known = {resources.spec(pool).get("group", "") for pool in self._pools.objects.values()}
-        for group, found in groups_to_import(groups, new_shards, known).items():
-            await self._create_pool(group, found)
+        known, taken = set(), []
+        for pool in self._pools.objects.values():
+            spec = resources.spec(pool)
+            known |= {(str(spec.get("group")), str(shard)) for shard in spec.get("shards") or ()}
+            taken.append(resources.name(pool))
+        for wanted in pools_to_import(groups, new_shards, known=known, taken=taken):
+            await self._create_pool(wanted)
         self._imported |= new_shards
 
-    async def _create_pool(self, group: str, found: Mapping[str, pb.GroupStatus]) -> None:
+    async def _create_pool(self, wanted: PoolImport) -> None:
         cluster = self._context.settings.name
-        replicas = sum(status.size for status in found.values())
-        owner = await self._create_or_get(kinds.MACHINE_POOL, machine_pool_manifest(group, replicas, cluster=cluster))
-        body = nstance_machine_pool_manifest(group, found, cluster=cluster, owner=owner)
+        owner = await self._create_or_get(kinds.MACHINE_POOL, machine_pool_manifest(wanted, cluster=cluster))
+        body = nstance_machine_pool_manifest(wanted, cluster=cluster, owner=owner)
         pool = await self._create_or_get(kinds.NSTANCE_MACHINE_POOL, body)
-        self._events.note(pool, "Imported", f"{replicas} replicas on {', '.join(found)}")
-        log.info("group imported", extra={"group": group, "replicas": replicas, "shards": ", ".join(found)})
+        shards = ", ".join(wanted.found)
+        self._events.note(pool, "Imported", f"{wanted.replicas} replicas on {shards}")
+        if wanted.name != pool_name(wanted.group):
+            message = f"the group {wanted.group} has other settings on {shards} than elsewhere: it is a pool of its own"
+            self._events.note(pool, "ImportedApart", message)
+        log.info("group imported", extra={"group": wanted.group, "replicas": wanted.replicas, "shards": shards})
 
     async def _create_or_get(self, kind: kinds.Kind, body: Object) -> Object:
         try:

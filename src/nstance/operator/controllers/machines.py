@@ -1,4 +1,4 @@
-"""Syncs an NstanceMachine with its instance.
+"""Syncs an NstanceMachine with its on-demand instance. Those of pools are in `pool_machines`.
 
 Shard and instance ID are chosen once and stored in the object together with the finalizer, in one write, before the shard
 is called. A crash at any point repeats the same call with the same ID, so it never makes two instances. The instance is
@@ -14,6 +14,17 @@ from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.context import Controller, ControllerContext
+from nstance.operator.controllers.machine_objects import (
+    CREATE_FAILED,
+    ENDED,
+    LEAVING,
+    InstanceState,
+    condition,
+    listed_provider_id,
+    machine_status,
+    pool_instance,
+    update_machine,
+)
 from nstance.operator.controllers.nodes import Nodes, lookup_keys
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.shard_groups import (
@@ -26,13 +37,9 @@ from nstance.v1 import operator_pb2 as pb
 
 UUID_ANNOTATION = "nstance.dev/instance-uuid"
 SHARD_ANNOTATION = "nstance.dev/shard"
-CREATE_FAILED = "CreateFailed"
+POD_ANNOTATION = "nstance.dev/pod"  # namespace and name of the pod that it was created for
 FAILURE_REASONS = frozenset({CREATE_FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # of Ready
 CALL_SETTLED_SECONDS = 15.0  # longer than a call to a shard may take
-
-_ENDED = frozenset({"deleted", "failed"})
-_LEAVING = frozenset({"draining", "deleting"})
-InstanceState = pb.InstanceStatus | pb.InstanceEvent
 
 
 def group_of(item: Object) -> str:
@@ -78,23 +85,6 @@ def choose_shard(
     return min(candidates, key=load).name, ""
 
 
-def addresses(instance: InstanceState) -> list[Object]:
-    found = (("InternalIP", instance.ipv4), ("InternalIP", instance.ipv6), ("Hostname", instance.hostname))
-    return [{"type": kind, "address": address} for kind, address in found if address]
-
-
-def condition(instance: InstanceState) -> Condition:
-    if instance.state == "running":
-        # Older servers do not report readiness: a running instance counts as ready there.
-        reason = "NotReady" if instance.not_ready else "Running"
-        return Condition("Ready", not instance.not_ready, reason, instance.not_ready)
-    if isinstance(instance, pb.InstanceStatus) and instance.state == "failed":  # events of it carry no message
-        return Condition("Ready", False, CREATE_FAILED, f"{instance.reason}: {instance.message}")
-    if instance.state in _LEAVING:
-        return Condition("Ready", False, "Leaving", instance.reason)
-    return Condition("Ready", False, "Starting", f"the instance is {instance.state}")
-
-
 class Machines(Controller):
     def __init__(self, context: ControllerContext, nodes: Nodes) -> None:
         super().__init__(context)
@@ -115,6 +105,8 @@ class Machines(Controller):
     # ---- changes
 
     def _on_item_change(self, old: Object | None, new: Object | None) -> None:
+        if pool_instance(new or old or {}):
+            return  # the pool's
         for key in _lookup_keys(old):
             self._by_lookup_key.pop(key, None)
         if new is not None:
@@ -153,10 +145,11 @@ class Machines(Controller):
 
     async def _reconcile(self, name: str) -> float | None:
         item = self._find(self._items, name)
-        if item is None:
+        if item is None or pool_instance(item):
             return None
         machine = resources.find_by_infrastructure(self._machines.objects.values(), kinds.NSTANCE_MACHINE, name)
         if self._is_paused(item, machine):
+            await self._show_paused(kinds.NSTANCE_MACHINE, item)
             return None
         if resources.is_being_deleted(item):
             return await self._finalize(item)
@@ -250,42 +243,21 @@ class Machines(Controller):
                 uuid=resources.annotations(item)[UUID_ANNOTATION],
                 instance_type=spec.get("instanceType", ""),
                 vars=spec.get("vars") or {},
+                requester=resources.annotations(item).get(POD_ANNOTATION, "").partition("/")[0],
             )
         )
         self._events.note(item, "InstanceRequested", f"{instance.instance_id} on shard {shard.name}")
         return instance
 
     async def _show(self, item: Object, machine: Object | None, shard: Shard, instance: InstanceState) -> None:
-        is_running = instance.state == "running"
-        status: Object = {
-            "instanceID": instance.instance_id,
-            "shard": shard.name,
-            "failureDomain": shard.name,
-            "state": instance.state,
-            "ready": is_running,
-        }
-        if found := addresses(instance):
-            status["addresses"] = found
-        if is_running:
-            status["initialization"] = {"provisioned": True}
-        await self._write(item, status, condition(instance))
+        await self._write(item, machine_status(instance, shard.name), condition(instance))
         stored = resources.provider_id(item)
         node = self._nodes.find(instance.instance_id, instance.provider_id)
-        # Once its node gave the ID, it keeps it: Cluster API would otherwise look for a node with another ID.
-        vm = instance.provider_id and (resources.provider_id(node or {}) or stored or instance.provider_id)
+        vm = listed_provider_id(instance, node, stored)
         if vm != stored:
             await self._patch_spec(kinds.NSTANCE_MACHINE, item, {"providerID": vm})
         if machine is not None and vm and not self._has_cluster_api_controllers(machine):
-            await self._update_machine(machine, instance, vm, node)
-
-    async def _update_machine(self, machine: Object, instance: InstanceState, vm: str, node: Object | None) -> None:
-        """Writes what Cluster API's own controller writes where it runs."""
-        if resources.spec(machine).get("providerID") != vm:
-            await self._patch_spec(kinds.MACHINE, machine, {"providerID": vm})
-        status: Object = {"addresses": addresses(instance)} if addresses(instance) else {}
-        if node is not None:
-            status["nodeRef"] = {"name": resources.name(node)}
-        await resources.write_status(self._kube, kinds.MACHINE, machine, status)
+            await update_machine(self._kube, machine, instance, provider_id=vm, node=node)
 
     async def _delete_with_machine(self, item: Object, machine: Object | None, instance: InstanceState | None) -> None:
         """Expired, reclaimed by the cloud or deleted by hand: the owner of the Machine decides about a new one."""
@@ -333,9 +305,9 @@ class Machines(Controller):
         try:
             event = shard.instances.get(known)
             instance: InstanceState = event if event is not None else await shard.get_instance(known)
-            if instance.state in _ENDED:
+            if instance.state in ENDED:
                 return None
-            if instance.state not in _LEAVING:
+            if instance.state not in LEAVING:
                 instance = await shard.delete_instance(known)
             status = {"instanceID": known, "ready": False, "state": instance.state}
             await self._write(item, status, condition(instance))

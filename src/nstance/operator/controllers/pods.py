@@ -3,24 +3,26 @@
 Their name consists of the pod's name and UID, so creating them twice creates them once. If pod and machine are in one
 namespace of one cluster, the pod owns the machine and Kubernetes cleans up. Elsewhere the garbage collector would look for
 the owner in the wrong place, so a label refers to the pod, and this controller deletes a machine whose pod is gone.
+
+Only pods of selected namespaces get a node: otherwise everybody who may create a pod could order VMs. A namespace that is no
+longer selected keeps the machines that it has.
 """
 
 import contextlib
 from collections.abc import Iterator
 
 from nstance.kube import errors, kinds
+from nstance.kube.mirror import Mirror
 from nstance.kube.port import Object
-from nstance.operator.controllers import machines, resources
+from nstance.operator.controllers import machine_objects, machines, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
+from nstance.operator.controllers.pod_objects import DONE, GROUP, trim_pod
 
-GROUP = "on-demand.nstance.dev/group"
 CLUSTER = "on-demand.nstance.dev/cluster"  # for several operators that watch one cluster's pods
 INSTANCE_TYPE = "on-demand.nstance.dev/instance-type"
 POD_UID = "nstance.dev/pod-uid"
-POD = "nstance.dev/pod"
 RETRY_FAILED_SECONDS = 60.0
 STALE_RETRY_SECONDS = 5.0
-_DONE = frozenset({"Succeeded", "Failed"})
 _SPEC_ANNOTATIONS = (("group", GROUP), ("instanceType", INSTANCE_TYPE))
 
 
@@ -29,17 +31,8 @@ def wants_node(pod: Object, cluster: str) -> bool:
         bool(resources.annotations(pod).get(GROUP))
         and resources.annotations(pod).get(CLUSTER, cluster) == cluster
         and not resources.is_being_deleted(pod)
-        and resources.status(pod).get("phase") not in _DONE
+        and resources.status(pod).get("phase") not in DONE
     )
-
-
-def trim_pod(pod: Object) -> Object:
-    """What this controller needs of a pod; of one that asks for nothing, only its existence."""
-    kept = ["name", "namespace", "uid", "resourceVersion", "deletionTimestamp"]
-    kept += ["annotations"] if GROUP in resources.annotations(pod) else []
-    metadata = {key: pod["metadata"][key] for key in kept if key in pod["metadata"]}
-    status = {"phase": resources.status(pod).get("phase")}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}
 
 
 def machine_name(pod: Object) -> str:
@@ -51,7 +44,7 @@ def machine_manifest(pod: Object, *, cluster: str, is_owned: bool) -> Object:
     metadata: Object = {
         "name": name,
         "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
-        "annotations": {POD: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
+        "annotations": {machines.POD_ANNOTATION: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
     }
     if is_owned:
         metadata["ownerReferences"] = [resources.owner_reference(pod, kinds.POD)]
@@ -70,6 +63,7 @@ def nstance_machine_manifest(pod: Object, owner: Object, *, cluster: str) -> Obj
     metadata = {
         "name": resources.name(owner),
         "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
+        "annotations": {machines.POD_ANNOTATION: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
         "ownerReferences": [resources.owner_reference(owner, kinds.MACHINE)],
     }
     return resources.manifest(kinds.NSTANCE_MACHINE, metadata, machine_spec(pod))
@@ -89,6 +83,12 @@ class Pods(Controller):
         self._pods = context.workload_mirrors.of(kinds.POD, trim=trim_pod)
         self._machines, self._items = map(self._mirror, (kinds.MACHINE, kinds.NSTANCE_MACHINE))
         self._requesting: dict[str, Object] = {}  # by uid: pods that want a node
+        selector = context.settings.on_demand_namespaces
+        self._namespaces: Mirror | None = None  # those that may order nodes; None: all or none
+        if selector:
+            self._namespaces = context.workload_mirrors.of(kinds.NAMESPACE, labels=selector, trim=_trim_namespace)
+        if self._namespaces is not None:
+            self._namespaces.listen(self._on_namespace_change)
         self.queue = context.queue("pods", self._reconcile)
         self._pods.listen(self._on_pod_change)
         for mirror in (self._machines, self._items):
@@ -96,6 +96,8 @@ class Pods(Controller):
 
     async def run(self) -> None:
         await self._pods.synced.wait()
+        if self._namespaces is not None:
+            await self._namespaces.synced.wait()
         await self.queue.run()
 
     def _on_pod_change(self, old: Object | None, new: Object | None) -> None:
@@ -110,6 +112,22 @@ class Pods(Controller):
         is_changed = old is not None and machine_spec(old) != machine_spec(pod)
         if was_requesting != (uid in self._requesting) or (was_requesting and is_changed):
             self.queue.add(uid)
+
+    def _on_namespace_change(self, old: Object | None, new: Object | None) -> None:
+        if old is None and new is not None:
+            for uid, pod in self._requesting.items():
+                if pod["metadata"].get("namespace") == resources.name(new):
+                    self.queue.add(uid)
+
+    def _refusal(self, pod: Object) -> str:
+        """Why its namespace may not order nodes; empty if it may."""
+        selector = self._context.settings.on_demand_namespaces
+        if selector is None or self._namespaces is None:
+            return "" if selector == "" else "on-demand nodes are turned off (--disable-on-demand-pods)"
+        namespace = pod["metadata"].get("namespace", "")
+        if ("", namespace) in self._namespaces.objects:
+            return ""
+        return f"the namespace {namespace} may not request nodes: an administrator has to label it with {selector}"
 
     def _on_machine_change(self, old: Object | None, new: Object | None) -> None:
         if uid := resources.labels(new or old or {"metadata": {}}).get(POD_UID):
@@ -132,6 +150,9 @@ class Pods(Controller):
             # So the pod is read again, or its machine would be created over and over.
             if not await self._still_wants_node(pod):
                 return STALE_RETRY_SECONDS
+            if refusal := self._refusal(pod):
+                self._events.note(pod, "NodeRefused", refusal, warning=True)
+                return None  # a label of the namespace triggers the next reconcile
             await self._create(pod)
             return None
         if any(_is_outdated(each, pod) for each in items):
@@ -166,7 +187,7 @@ class Pods(Controller):
     async def _retry_failed(self, found: list[Object], items: list[Object]) -> float | None:
         """After a while, replaces a machine whose instance could not be created. The new one has another ID."""
         for _, ready in _ready_conditions(items):
-            if ready["reason"] == machines.CREATE_FAILED:
+            if ready["reason"] == machine_objects.CREATE_FAILED:
                 age = self._clock.wall() - resources.seconds(ready["lastTransitionTime"])
                 if age < RETRY_FAILED_SECONDS:
                     return RETRY_FAILED_SECONDS - age
@@ -183,3 +204,9 @@ def _ready_conditions(items: list[Object]) -> Iterator[tuple[Object, Object]]:
     for item in items:
         if ready := resources.condition(item, "Ready"):
             yield item, ready
+
+
+def _trim_namespace(namespace: Object) -> Object:
+    kept = ("name", "uid", "resourceVersion", "deletionTimestamp")
+    metadata = {key: namespace["metadata"][key] for key in kept if key in namespace["metadata"]}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}

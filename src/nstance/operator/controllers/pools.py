@@ -3,32 +3,32 @@
 MachinePool (Cluster API's, with the replicas) and NstanceMachinePool (ours, with group and shards) are a pair, joined by
 infrastructureRef. Each shard's share is an NstanceShardGroup, which the next controller brings to the shard. The trap: a
 pool without its MachinePool has no replicas, which is not zero replicas, so sizes stay as they are. The same holds for a
-malformed pair: a typo must not delete every instance.
+malformed pair: a typo must not delete every instance. And a pool that shrinks by a chosen instance must not lose another
+one: what was chosen and what the shards have is read from the API server, because mirrors may bring the new replicas first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.operator.controllers import resources
+from nstance.operator.controllers import pool_sizes, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
+from nstance.operator.controllers.machine_objects import is_marked, node_reference
+from nstance.operator.controllers.nodes import Nodes
+from nstance.operator.controllers.pod_objects import trim_pod
+from nstance.operator.controllers.pool_sizes import Chosen
+from nstance.operator.controllers.pool_status import is_pool_member, node_fields, shown_instances, summarize
 from nstance.operator.controllers.resources import Condition
+from nstance.operator.controllers.victims import node_loads, order_victims
 from nstance.operator.shards.ports import Shards
+from nstance.v1 import operator_pb2 as pb
 
 POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; ownerReferences say who owns a shard group
-MAX_LABEL_LENGTH = 63  # of a value; names may be longer
 ORPHAN_FINALIZER = "orphan"  # of `kubectl delete --cascade=orphan`: dependents are being taken from their owner
 STALE_MIRROR_SECONDS = 0.1
+MAX_REMOVE_FIRST = 10_000  # a shard takes no longer list; the rest leaves in the shard's own order
+COUNTED = frozenset({"pending", "starting", "running"})  # states that count for the size of a group
 _COPIED = ("template", "instanceType", "subnetPool", "vars")
-
-
-def spread(replicas: int, shards: Iterable[str]) -> dict[str, int]:
-    """Evenly; the first shards get one more if it does not divide."""
-    distinct = list(dict.fromkeys(shards))
-    if not distinct:
-        return {}
-    share, rest = divmod(replicas, len(distinct))
-    return {shard: share + (number < rest) for number, shard in enumerate(distinct)}
 
 
 def shard_group_name(group: str, shard: str) -> str:
@@ -41,17 +41,68 @@ def pool_of(group: Object) -> str:
     return next((each["name"] for each in owners if each.get("kind") == kinds.NSTANCE_MACHINE_POOL.name), "")
 
 
-def shard_group_specs(pool: Object, machine_pool: Object) -> dict[str, Object]:
-    """The specs of the pool's shard groups, by name."""
-    spec = resources.spec(pool)
-    replicas = resources.spec(machine_pool).get("replicas")
-    sizes = spread(replicas or 0, spec.get("shards") or ())
-    copied = {key: spec[key] for key in _COPIED if key in spec}
+def replicas_of(machine_pool: Object) -> int | None:
+    """The replicas that Kubernetes wants; None: the shards keep their sizes."""
+    found = resources.spec(machine_pool).get("replicas")
+    return None if is_scaled_elsewhere(machine_pool) else found
+
+
+def is_scaled_elsewhere(machine_pool: Object) -> bool:
+    """Cluster API's convention: something outside Kubernetes sets the size, and the replicas only show it."""
+    return resources.annotations(machine_pool).get(resources.REPLICAS_MANAGED_BY, "false") != "false"
+
+
+def current_sizes(groups: Iterable[Object]) -> dict[str, int]:
+    """By shard, of the pool's shard groups."""
     return {
-        shard_group_name(spec["group"], shard): {"group": spec["group"], "shard": shard, **copied}
-        | ({} if replicas is None else {"size": size})
-        for shard, size in sizes.items()
+        resources.spec(each)["shard"]: resources.spec(each).get("size", 0)
+        for each in groups
+        if not resources.is_being_deleted(each)
     }
+
+
+def shard_group_specs(
+    pool: Object,
+    machine_pool: Object,
+    *,
+    current: Mapping[str, int] | None = None,
+    chosen: Sequence[Chosen] = (),
+    others: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, Object]:
+    """The specs of the pool's shard groups, by name. `current`: their sizes now. `chosen`: who leaves if they shrink.
+    `others`: by shard, who leaves if more have to than were chosen."""
+    spec = resources.spec(pool)
+    replicas, known = replicas_of(machine_pool), current or {}
+    sizes = pool_sizes.divide(
+        replicas or 0, spec.get("shards") or (), known, chosen=chosen, pinned=spec.get("shardSizes")
+    )
+    copied = {key: spec[key] for key in _COPIED if key in spec}
+    specs = {}
+    for shard, size in sizes.items():
+        specs[shard_group_name(spec["group"], shard)] = wanted = {"group": spec["group"], "shard": shard, **copied}
+        if replicas is not None:
+            wanted["size"] = size
+            if size != known.get(shard):
+                leaving = [each.instance for each in chosen if each.shard == shard]
+                leaving += [each for each in (others or {}).get(shard, ()) if each not in leaving]
+                surplus = max(0, known.get(shard, 0) - size)
+                wanted["removeFirst"] = leaving[: min(surplus, MAX_REMOVE_FIRST)] or None
+        elif is_scaled_elsewhere(machine_pool):
+            wanted["size"] = None
+    return specs
+
+
+def chosen_instances(machines: Iterable[Object], pool: Object, shards: Shards) -> list[Chosen]:
+    """The pool's instances whose Machine is marked for deletion or being deleted, and that do not leave already."""
+    spec = resources.spec(pool)
+    marked = sorted(resources.infrastructure(each).get("name", "") for each in machines if is_marked(each))
+    return [
+        Chosen(name, event.instance_id)
+        for name in dict.fromkeys(spec["shards"])
+        if (shard := shards.get(name)) is not None
+        for event in (shard.instances[each] for each in marked if each in shard.instances)
+        if is_pool_member(event, spec["group"]) and event.state in COUNTED
+    ]
 
 
 def find_problem(pool: Object, machine_pool: Object) -> str:
@@ -63,6 +114,9 @@ def find_problem(pool: Object, machine_pool: Object) -> str:
         return problem
     if not isinstance(shards, list) or not shards or not all(isinstance(each, str) for each in shards):
         return f"spec.shards: expected names of shards, at least one, found {shards!r}"
+    pinned = spec.get("shardSizes") or {}
+    if not isinstance(pinned, Mapping) or not all(map(resources.is_size, pinned.values())):
+        return f"spec.shardSizes: expected numbers by shard, 0 or more, found {pinned!r}"
     if replicas is not None and not resources.is_size(replicas):
         return (
             f"the MachinePool's spec.replicas: expected a number, 0 or more, found {replicas!r}; sizes stay as they are"
@@ -90,60 +144,11 @@ def find_static_move(pool: Object, groups: Iterable[Object], shards: Shards) -> 
     return f"the group is static, it is in the configuration of {configured}: spec.shards cannot be changed here"
 
 
-def summarize(
-    pool: Object, machine_pool: Object | None, groups: Sequence[Object], *, problem: str = ""
-) -> tuple[Object, Condition]:
-    """The pool's status (without conditions) and its Ready condition. `problem`: why the spec was not applied."""
-    statuses = [resources.status(each) for each in groups]
-    replicas = sum(status.get("replicas", 0) for status in statuses)
-    ready = sum(status.get("readyReplicas", 0) for status in statuses)
-    unreachable = [
-        resources.spec(each)["shard"]
-        for each in groups
-        if resources.condition(each, "ShardReachable").get("status") != "True"
-    ]
-    # Cluster API reads this once, to go on; it must not become false again. For pools it reads `ready` instead, and
-    # follows neither replicas nor nodes while that is false. Whether all replicas are ready is in the condition.
-    was_provisioned = bool(resources.status(pool).get("initialization", {}).get("provisioned"))
-    is_provisioned = was_provisioned or (machine_pool is not None and bool(groups) and not unreachable and not problem)
-    status: Object = {
-        "replicas": replicas,
-        "readyReplicas": ready,
-        "isStatic": any(each.get("isStatic", False) for each in statuses),
-        "observedGeneration": resources.generation(pool),
-        "ready": is_provisioned,
-    }
-    if is_provisioned:
-        status["initialization"] = {"provisioned": True}
-    wanted = resources.spec(machine_pool or {}).get("replicas") or 0
-    if machine_pool is None:
-        reason, message = "NoMachinePool", "no MachinePool has this pool as its infrastructureRef"
-    elif problem:
-        reason, message = "ConfigInvalid", problem
-    elif rejected := _by_shard(groups, "ConfigValid", lambda each: each["status"] == "False"):
-        reason, message = "ConfigInvalid", rejected
-    elif unreachable:
-        reason, message = "ShardUnreachable", f"not reachable: {', '.join(unreachable)}"
-    elif blocked := _by_shard(groups, "Ready", lambda each: each["reason"] == "Blocked"):
-        reason, message = "Blocked", blocked
-    elif not groups or replicas != wanted or ready < wanted:
-        reason = "NotReady" if replicas == wanted else "Scaling"
-        message = f"{ready} of {wanted} ready, {replicas} exist"
-    else:
-        return status, Condition("Ready", True, "AllReady", f"{ready} of {wanted} ready")
-    return status, Condition("Ready", False, reason, message)
-
-
-def _by_shard(groups: Sequence[Object], type: str, matches: Callable[[Object], bool]) -> str:
-    """The messages of matching conditions, each with its shard."""
-    found = ((resources.spec(each)["shard"], resources.condition(each, type)) for each in groups)
-    texts = ((shard, each.get("message") or each["reason"]) for shard, each in found if each and matches(each))
-    return "; ".join(f"{shard}: {text}" for shard, text in texts)
-
-
 class Pools(Controller):
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: ControllerContext, nodes: Nodes) -> None:
         super().__init__(context)
+        self._nodes = nodes
+        self._pods = context.workload_mirrors.of(kinds.POD, trim=trim_pod)
         self._machine_pools, self._pools, self._shard_groups = map(
             self._mirror, (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
         )
@@ -152,6 +157,7 @@ class Pools(Controller):
         self._machine_pools.listen(self._on_machine_pool_change)
         self._shard_groups.listen(self._on_shard_group_change)
         self._clusters.listen(lambda old, new: self._add_all())
+        nodes.listen(lambda key: self._add_all())
 
     async def run(self) -> None:
         await self.queue.run()
@@ -160,6 +166,10 @@ class Pools(Controller):
         for pool in self._pools.objects.values():
             if resources.spec(pool).get("group") == group:
                 self.queue.add(resources.name(pool))
+
+    def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
+        if not event.on_demand:
+            self.on_group_change(shard, event.group)
 
     def _add_all(self) -> None:
         for pool in self._pools.objects.values():
@@ -187,6 +197,7 @@ class Pools(Controller):
         )
         problem = ""
         if self._is_paused(pool, machine_pool):
+            await self._show_paused(kinds.NSTANCE_MACHINE_POOL, pool)
             return None
         if resources.is_being_deleted(pool):
             return await self._finalize(pool, owned)
@@ -204,7 +215,15 @@ class Pools(Controller):
         return None
 
     async def _divide(self, pool: Object, machine_pool: Object, existing: dict[str, Object]) -> None:
-        specs = shard_group_specs(pool, machine_pool)
+        pool = await self._end_pinning(pool, machine_pool)
+        specs = shard_group_specs(pool, machine_pool, current=current_sizes(existing.values()))
+        if any(name not in existing or _size(existing[name]) != spec.get("size") for name, spec in specs.items()):
+            existing = {resources.name(each): each for each in await self._list_owned(pool)}
+            current = current_sizes(existing.values())
+            is_shrinking = sum(current.values()) > (replicas_of(machine_pool) or 0)
+            chosen = await self._list_chosen(pool, machine_pool) if is_shrinking else []
+            others = self._order_others(pool) if is_shrinking else None
+            specs = shard_group_specs(pool, machine_pool, current=current, chosen=chosen, others=others)
         for name, spec in specs.items():
             if name not in existing:
                 await self._create_shard_group(pool, name, spec)
@@ -213,17 +232,48 @@ class Pools(Controller):
         for name in existing.keys() - specs.keys():
             await self._delete(kinds.NSTANCE_SHARD_GROUP, existing[name])
 
+    async def _end_pinning(self, pool: Object, machine_pool: Object) -> Object:
+        """Sizes of single shards hold until the replicas change; later replicas must not bring them back."""
+        spec, replicas = resources.spec(pool), replicas_of(machine_pool)
+        pinned = spec.get("shardSizes")
+        if pinned is None or replicas is None or pool_sizes.is_pinned(replicas, spec["shards"], pinned):
+            return pool
+        await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"shardSizes": None})
+        return {**pool, "spec": {key: value for key, value in spec.items() if key != "shardSizes"}}
+
+    async def _list_owned(self, pool: Object) -> list[Object]:
+        listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
+        return [each for each in listing.items if resources.is_owned_by(each, resources.uid(pool))]
+
+    def _order_others(self, pool: Object) -> dict[str, list[str]]:
+        """From mirrors: this is a preference, and nothing depends on it."""
+        spec, ordered = resources.spec(pool), {}
+        loads = node_loads(self._pods.objects.values())
+        for name in spec["shards"]:
+            shard = self._shards.get(name)
+            events = shard.instances.items() if shard is not None else ()
+            found = {id: e for id, e in events if is_pool_member(e, spec["group"]) and e.state in COUNTED}
+            nodes = {id: self._nodes.find(id, event.provider_id) for id, event in found.items()}
+            ordered[name] = order_victims(found, nodes, loads)
+        return ordered
+
+    async def _list_chosen(self, pool: Object, machine_pool: Object) -> list[Chosen]:
+        selector = f"{resources.POOL_LABEL}={resources.label_value(resources.name(machine_pool))}"
+        listing = await self._kube.list(kinds.MACHINE, namespace=self._namespace, labels=selector)
+        return chosen_instances(listing.items, pool, self._shards)
+
     async def _create_shard_group(self, pool: Object, name: str, spec: Object) -> None:
         metadata = {
             "name": name,
             "namespace": self._namespace,
-            "labels": {POOL_LABEL: resources.name(pool)} if len(resources.name(pool)) <= MAX_LABEL_LENGTH else {},
+            "labels": {POOL_LABEL: resources.label_value(resources.name(pool))},
             "ownerReferences": [resources.owner_reference(pool, kinds.NSTANCE_MACHINE_POOL, controller=True)],
             "finalizers": [resources.FINALIZER],
         }
         kind = kinds.NSTANCE_SHARD_GROUP
         try:
-            await self._kube.create(kind, resources.manifest(kind, metadata, spec))
+            given = {key: value for key, value in spec.items() if value is not None}
+            await self._kube.create(kind, resources.manifest(kind, metadata, given))
         except errors.AlreadyExistsError:
             found = await self._kube.get(kind, name, namespace=self._namespace)
             if not found["metadata"].get("ownerReferences") and not resources.is_being_deleted(found):
@@ -239,7 +289,10 @@ class Pools(Controller):
 
     async def _update_shard_group(self, group: Object, wanted: Object) -> None:
         spec = {key: wanted.get(key) for key in {*wanted, *_COPIED}}
-        if change := resources.merge_patch(resources.spec(group), spec):
+        change = resources.merge_patch(resources.spec(group), spec)
+        if "size" in change:
+            await resources.patch_unchanged(self._kube, kinds.NSTANCE_SHARD_GROUP, group, {}, change)
+        elif change:
             await self._patch_spec(kinds.NSTANCE_SHARD_GROUP, group, change)
 
     async def _finalize(self, pool: Object, owned: list[Object]) -> float | None:
@@ -247,11 +300,13 @@ class Pools(Controller):
         if not resources.has_finalizer(pool) or ORPHAN_FINALIZER in pool["metadata"]["finalizers"]:
             return None
         # The mirror may lag behind a group that was just created, or taken from the pool, so the API server is asked.
-        listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
-        remaining = [each for each in listing.items if resources.is_owned_by(each, resources.uid(pool))]
+        remaining = await self._list_owned(pool)
         for group in remaining:
             await self._delete(kinds.NSTANCE_SHARD_GROUP, group)
         if remaining:
+            shards = ", ".join(sorted(str(resources.spec(each).get("shard")) for each in remaining))
+            deleting = Condition("Ready", False, "Deleting", f"not confirmed by {shards}")
+            await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, {}, [deleting])
             return None if owned else STALE_MIRROR_SECONDS
         await resources.remove_finalizer(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
         return None
@@ -260,10 +315,36 @@ class Pools(Controller):
         self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str
     ) -> None:
         status, ready = summarize(pool, machine_pool, owned, problem=problem)
+        status |= node_fields(pool, self._shards) | {"instances": shown_instances(pool, self._shards)}
         ids = sorted(id for each in owned for id in resources.status(each).get("providerIDs") or ())
+        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready])
         if ids != (resources.spec(pool).get("providerIDList") or []):
             await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"providerIDList": ids})
-        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready])
-        if machine_pool is not None and not self._has_cluster_api_controllers(machine_pool):
-            counts = {key: status[key] for key in ("replicas", "readyReplicas")}
-            await resources.write_status(self._kube, kinds.MACHINE_POOL, machine_pool, counts)
+        if machine_pool is not None:
+            if is_scaled_elsewhere(machine_pool):
+                await self._show_replicas(machine_pool, owned)
+            if not self._has_cluster_api_controllers(machine_pool):
+                await self._stand_in(machine_pool, status, ids)
+
+    async def _show_replicas(self, machine_pool: Object, owned: list[Object]) -> None:
+        """Writes what the shards have, where something else than Kubernetes scales them."""
+        configs = [resources.status(each).get("config") for each in owned]
+        if not configs or not all(configs):
+            return  # a sum over some shards would be wrong
+        replicas = sum(config.get("size", 0) for config in configs if config)
+        if replicas != resources.spec(machine_pool).get("replicas"):
+            await self._patch_spec(kinds.MACHINE_POOL, machine_pool, {"replicas": replicas})
+
+    async def _stand_in(self, machine_pool: Object, status: Object, ids: list[str]) -> None:
+        """Writes what Cluster API's own controller writes where it runs."""
+        if ids != (resources.spec(machine_pool).get("providerIDList") or []):
+            await self._patch_spec(kinds.MACHINE_POOL, machine_pool, {"providerIDList": ids})
+        nodes = (self._nodes.find("", id) for id in ids)
+        shown = {key: status[key] for key in ("replicas", "readyReplicas")}
+        shown["nodeRefs"] = [node_reference(each) for each in nodes if each is not None]
+        await resources.write_status(self._kube, kinds.MACHINE_POOL, machine_pool, shown)
+
+
+def _size(group: Object) -> int | None:
+    found: int | None = resources.spec(group).get("size")
+    return found

@@ -1,5 +1,6 @@
 """Reading and writing Kubernetes objects: conditions, owners, finalizers, and a status that is written only if it changed."""
 
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,10 @@ from nstance.kube.port import Kube, Object
 FINALIZER = "nstance.dev/operator"
 PAUSED = "cluster.x-k8s.io/paused"
 CLUSTER_LABEL = "cluster.x-k8s.io/cluster-name"
+POOL_LABEL = "cluster.x-k8s.io/pool-name"  # of Cluster API: the MachinePool that a machine belongs to
+DELETE_MACHINE = "cluster.x-k8s.io/delete-machine"
+REPLICAS_MANAGED_BY = "cluster.x-k8s.io/replicas-managed-by"
+MAX_LABEL_LENGTH = 63  # of a value; names may be longer
 
 
 def name(item: Object) -> str:
@@ -56,11 +61,22 @@ def infrastructure(item: Object) -> Object:
 
 
 def annotations(item: Object) -> Mapping[str, str]:
-    return item["metadata"].get("annotations") or {}
+    return as_object(item.get("metadata")).get("annotations") or {}
 
 
 def labels(item: Object) -> Mapping[str, str]:
-    return item["metadata"].get("labels") or {}
+    return as_object(item.get("metadata")).get("labels") or {}
+
+
+def label_value(name: str) -> str:
+    """A name as the value of a label. Long ones are hashed as Cluster API does it, because both sides select by it."""
+    if len(name) <= MAX_LABEL_LENGTH:
+        return name
+    digest = 0x811C9DC5  # FNV-1a
+    for byte in name.encode():
+        digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
+    encoded = base64.urlsafe_b64encode(digest.to_bytes(4, "big")).decode().rstrip("=")
+    return f"hash_{encoded}_z"
 
 
 def find_malformed_field(fields: Object, *, required: Iterable[str], texts: Iterable[str]) -> str:
@@ -177,13 +193,13 @@ async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object, *, 
         await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""), subresource="status")
 
 
-async def _patch_unchanged(kube: Kube, kind: Kind, item: Object, change: Object, spec: Object | None = None) -> None:
+async def patch_unchanged(kube: Kube, kind: Kind, item: Object, change: Object, spec: Object | None = None) -> Object:
     """Changes metadata (and the spec with it), if the object is still at the version that was read."""
     metadata = item["metadata"]
     body: Object = {"metadata": {"resourceVersion": metadata["resourceVersion"], **change}}
     if spec:
         body["spec"] = spec
-    await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""))
+    return await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""))
 
 
 async def add_finalizer(
@@ -194,12 +210,12 @@ async def add_finalizer(
     change: Object = {"finalizers": finalizers if FINALIZER in finalizers else [*finalizers, FINALIZER]}
     if annotated:
         change["annotations"] = dict(annotated)
-    await _patch_unchanged(kube, kind, item, change, spec)
+    await patch_unchanged(kube, kind, item, change, spec)
 
 
 async def remove_finalizer(kube: Kube, kind: Kind, item: Object) -> None:
     others = [each for each in item["metadata"].get("finalizers") or [] if each != FINALIZER]
-    await _patch_unchanged(kube, kind, item, {"finalizers": others or None})
+    await patch_unchanged(kube, kind, item, {"finalizers": others or None})
 
 
 async def add_owner(kube: Kube, kind: Kind, item: Object, owner: Object, owner_kind: Kind) -> None:
@@ -207,7 +223,7 @@ async def add_owner(kube: Kube, kind: Kind, item: Object, owner: Object, owner_k
     if is_owned_by(item, uid(owner)) or is_being_deleted(owner):
         return
     references = [*(item["metadata"].get("ownerReferences") or []), owner_reference(owner, owner_kind)]
-    await _patch_unchanged(kube, kind, item, {"ownerReferences": references})
+    await patch_unchanged(kube, kind, item, {"ownerReferences": references})
 
 
 def find_by_infrastructure(items: Iterable[Object], kind: Kind, wanted: str) -> Object | None:

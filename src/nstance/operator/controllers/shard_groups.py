@@ -1,11 +1,15 @@
 """Syncs an NstanceShardGroup with its group on the shard: the spec is sent, the shard's status is shown.
 
 Kubernetes is the source of truth: a group that differs from the spec, because it was changed at the server or a change was
-lost, is set again. Fields that the spec does not name belong to the server. The trap: a group is missing from a shard only
-if the shard's complete snapshot was read.
+lost, is set again. A field that the spec has set and no longer names goes back to the template's value; other fields that
+it does not name belong to the server, and the condition InSync shows them. The traps: a group is missing from a shard only
+if the shard's complete snapshot was read; and what the spec owns is stored before the shard is called, or a crash would leave
+a field that nobody takes back.
 """
 
 import asyncio
+import logging
+from collections.abc import Collection
 
 from nstance.kube import kinds
 from nstance.kube.port import Object
@@ -17,13 +21,17 @@ from nstance.operator.controllers.rosters import Rosters
 from nstance.operator.shards.ports import Shard, ShardRefusedError
 from nstance.v1 import operator_pb2 as pb
 
+log = logging.getLogger(__name__)
+
 ABANDON_ANNOTATION = "nstance.dev/abandon"  # lets an object go whose shard is lost for good
 REJECTED_RETRY_SECONDS = 60.0
 DELETING_RETRY_SECONDS = 30.0
 CONFLICT_RETRY_SECONDS = 0.02
 
+VARS = "vars"
 _STATIC_FIELDS = (("template", "template"), ("subnetPool", "subnet_pool"))  # of a spec, and of a shard's message
 _API_FIELDS = (("instanceType", "instance_type"),)  # that the API may also change in a static group
+_REVOCABLE = ("instanceType", "subnetPool")  # go back to the template's value; a group without a template is none
 
 
 def find_problem(item: Object) -> str:
@@ -40,9 +48,9 @@ def find_problem(item: Object) -> str:
     return ""
 
 
-def config_to_send(spec: Object, found: pb.GroupStatus | None) -> pb.GroupConfig | None:
-    """The configuration for the shard; None if it has what the spec says. What the API set there and the spec does not
-    name is sent back unchanged."""
+def config_to_send(spec: Object, found: pb.GroupStatus | None, owned: Collection[str] = ()) -> pb.GroupConfig | None:
+    """The configuration for the shard; None if it has what the spec says. `owned`: fields that the spec has set before; if
+    it no longer names them, they are cleared. Anything else that the API set there is sent back unchanged."""
     config = pb.GroupConfig()
     changed = found is None
     if found is not None:
@@ -55,12 +63,35 @@ def config_to_send(spec: Object, found: pb.GroupStatus | None) -> pb.GroupConfig
         if value and (found is None or getattr(found, theirs) != value):
             setattr(config, theirs, value)
             changed = True
-    vars = spec.get("vars")
-    if vars is not None and dict(config.vars) != vars:
+        elif not value and ours in owned and ours in _REVOCABLE and getattr(config, theirs):
+            setattr(config, theirs, "")
+            changed = True
+    vars = spec.get(VARS)
+    wanted = {} if vars is None and VARS in owned else vars
+    if wanted is not None and dict(config.vars) != wanted:
         config.vars.clear()
-        config.vars.update(vars)
+        config.vars.update(wanted)
         changed = True
     return config if changed else None
+
+
+def owned_fields(spec: Object) -> list[str]:
+    """The fields that the spec sets now."""
+    return sorted(each for each in (*_REVOCABLE, VARS) if spec.get(each))
+
+
+def was_never_sent(item: Object) -> bool:
+    """Whether no shard was ever asked to have this group. `ownedFields` is stored before the first call."""
+    return not resources.status(item).keys() & {"ownedFields", "lastSyncTime", "config"}
+
+
+def unnamed_settings(spec: Object, found: pb.GroupStatus) -> list[str]:
+    """What the API has set at the shard and the spec does not name."""
+    set_there = {"instanceType": found.config.instance_type, "subnetPool": found.config.subnet_pool}
+    settings = [f"{name} is {value!r}" for name, value in set_there.items() if value and not spec.get(name)]
+    if spec.get(VARS) is None and found.config.vars:
+        settings.append(f"vars has {', '.join(sorted(found.config.vars))}")
+    return settings
 
 
 def fixed_differences(spec: Object, found: pb.GroupStatus) -> list[str]:
@@ -113,6 +144,22 @@ def _readiness(found: pb.GroupStatus, *, is_static_conflict: bool) -> Condition:
         reason = "AllReady" if all_ready else "NotReady" if found.actual_size >= found.size else "Scaling"
     message = "; ".join((f"{found.ready_size} of {found.size} ready", *problems))
     return Condition("Ready", reason == "AllReady", reason, message)
+
+
+def _sync_condition(spec: Object, found: pb.GroupStatus) -> Condition:
+    if unnamed := unnamed_settings(spec, found):
+        message = f"set at the shard and not named here: {'; '.join(unnamed)}"
+        return Condition("InSync", False, "SetAtShard", message)
+    return Condition("InSync", True, "Synced")
+
+
+def _request(spec: Object, config: pb.GroupConfig, found: pb.GroupStatus | None) -> pb.UpsertGroupRequest:
+    request = pb.UpsertGroupRequest(key=spec["group"], config=config)
+    if found is not None:
+        request.etag = found.etag
+        if config.HasField("size") and config.size < found.size:
+            request.remove_first.extend(spec.get("removeFirst") or ())
+    return request
 
 
 class ShardGroups(Controller):
@@ -183,6 +230,7 @@ class ShardGroups(Controller):
             self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, pool
         )
         if self._is_paused(item, self._find(self._pools, pool), machine_pool):
+            await self._show_paused(kinds.NSTANCE_SHARD_GROUP, item)
             return None
         shard = self._shards.get(resources.spec(item)["shard"])
         if resources.is_being_deleted(item):
@@ -198,11 +246,15 @@ class ShardGroups(Controller):
     async def _sync(self, item: Object, shard: Shard) -> float | None:
         spec = resources.spec(item)
         found = shard.groups.get(spec["group"])
-        config = config_to_send(spec, found)
-        status: Object = {}
+        owned = resources.status(item).get("ownedFields") or []
+        config = config_to_send(spec, found, owned)
+        status: Object = {"ownedFields": owned_fields(spec)}
         if config is not None:
+            if was_never_sent(item) or not set(owned_fields(spec)) <= set(owned):
+                intended: Object = {"ownedFields": sorted({*owned, *owned_fields(spec)})}
+                await resources.write_status(self._kube, kinds.NSTANCE_SHARD_GROUP, item, intended)
             try:
-                found = await shard.upsert_group(spec["group"], config, etag=found.etag if found is not None else "")
+                found = await shard.upsert_group(_request(spec, config, found))
             except ShardRefusedError as refusal:
                 if refusal.code == "ABORTED":
                     return CONFLICT_RETRY_SECONDS  # changed by another client: the watch brings its current state
@@ -219,7 +271,8 @@ class ShardGroups(Controller):
             valid = Condition("ConfigValid", False, "StaticGroup", message)
             self._note_invalid(item, message)
         ready = _readiness(found, is_static_conflict=bool(differences))
-        await self._write(item, status, [Condition("ShardReachable", True, "Connected"), valid, ready])
+        conditions = [Condition("ShardReachable", True, "Connected"), valid, ready, _sync_condition(spec, found)]
+        await self._write(item, status, conditions)
         return None
 
     async def _finalize(self, item: Object, shard: Shard | None) -> float | None:
@@ -230,6 +283,8 @@ class ShardGroups(Controller):
         if resources.annotations(item).get(ABANDON_ANNOTATION) == "true":
             message = f"abandoned: what shard {resources.spec(item)['shard']} has of this group stays there"
             self._events.note(item, "Abandoned", message)
+        elif shard is None and was_never_sent(item):
+            log.info("shard group released: its shard was never configured", extra={"object": resources.name(item)})
         elif shard is None or not shard.synced:
             await self._show_unreachable(item, shard)
             return None
@@ -240,14 +295,18 @@ class ShardGroups(Controller):
                 if refusal.code != "NOT_FOUND":
                     await self._show_rejected(item, found, str(refusal))
                     return REJECTED_RETRY_SECONDS
-            return DELETING_RETRY_SECONDS
+            return await self._show_deleting(item)
         elif found is not None:
             message = "the group is static: it stays until it is removed from the server's configuration"
             self._events.note(item, "StaticGroup", message)
         elif any(each.group == group and not each.on_demand for each in shard.instances.values()):
-            return DELETING_RETRY_SECONDS
+            return await self._show_deleting(item)
         await resources.remove_finalizer(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
         return None
+
+    async def _show_deleting(self, item: Object) -> float:
+        await self._write(item, {}, [Condition("Ready", False, "Deleting", "the shard removes the group's instances")])
+        return DELETING_RETRY_SECONDS
 
     async def _show_unreachable(self, item: Object, shard: Shard | None) -> None:
         message = unreachable_message(item, resources.spec(item)["shard"], shard)

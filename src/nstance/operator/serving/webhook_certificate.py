@@ -171,12 +171,21 @@ class WebhookCertificate:
         await secrets.write(self._kube, body, seen=secret)
 
     async def _publish(self, configuration: Object | None, bundle: str) -> None:
-        """Writes the CA bundle into the ValidatingWebhookConfiguration."""
+        """Writes the CA bundle into the ValidatingWebhookConfiguration, and the operator's namespace if none is selected:
+        what other operators guard must not depend on this one."""
         encoded = base64.b64encode(bundle.encode()).decode()
+        own = {"matchLabels": {"kubernetes.io/metadata.name": self._namespace}}
         hooks = (configuration or {}).get("webhooks") or []
-        if configuration is None or all(hook["clientConfig"].get("caBundle") == encoded for hook in hooks):
+        updated = [
+            {
+                **hook,
+                "clientConfig": {**hook["clientConfig"], "caBundle": encoded},
+                "namespaceSelector": hook.get("namespaceSelector") or own,
+            }
+            for hook in hooks
+        ]
+        if configuration is None or updated == hooks:
             return
-        updated = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": encoded}} for hook in hooks]
         await self._kube.replace(kinds.VALIDATING_WEBHOOK, {**configuration, "webhooks": updated})
         log.info("webhook CA published", extra={"configuration": self._options.webhook_configuration})
 

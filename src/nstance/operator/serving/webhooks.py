@@ -1,7 +1,8 @@
-"""The validating webhook: rejects changes of pools and templates that cannot take effect.
+"""The validating webhook: rejects changes of pools, shard groups and templates that cannot take effect.
 
-A static group's template, subnet pool and shards are set in the shards' configuration, so a pool cannot change them.
-Every replica serves, with or without the lease, and answers from the request alone.
+A static group's template, subnet pool and shards are set in the shards' configuration, so a pool cannot change them. A
+pool's provider IDs and a shard group's spec are written by the operator, and a change by hand would be undone. Every
+replica serves, with or without the lease, and answers from the request alone.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from nstance.kube import kinds
-from nstance.kube.port import Object
+from nstance.kube.port import FIELD_MANAGER, Object
 from nstance.model import ids
 from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.wire import http_listener
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 PATH = "/validate"
 FIXED = ("template", "subnetPool", "shards")  # of a static pool
+SHARD_GROUP_FIXED = (
+    "an NstanceShardGroup is one shard's part of a pool, and the operator sets it: scale the MachinePool, or change the "
+    "NstanceMachinePool"
+)
 MAX_VALUE_LENGTH = 100  # of a value in a message
 
 
@@ -31,10 +36,16 @@ def review(request: Object) -> Iterator[str]:
     operation = request.get("operation")
     if operation not in ("CREATE", "UPDATE") or (new.get("metadata") or {}).get("deletionTimestamp"):
         return
+    if operation == "UPDATE" and _is_of(request, kinds.NSTANCE_SHARD_GROUP):
+        if not _is_operator(request) and old.get("spec") != new.get("spec"):
+            yield SHARD_GROUP_FIXED
+        return
     if kind == kinds.NSTANCE_MACHINE_POOL.name:
         yield from _review_pool(new.get("spec") or {})
         if operation == "UPDATE":
             yield from _review_pool_change(old, new.get("spec") or {})
+            if not _is_operator(request) and _provider_ids(old) != _provider_ids(new):
+                yield "spec.providerIDList cannot be changed: it is the operator's list of the pool's VMs"
     elif kind == kinds.NSTANCE_MACHINE_TEMPLATE.name:
         yield from _review_template(new.get("spec") or {})
         if operation == "UPDATE" and old.get("spec") != new.get("spec"):
@@ -42,6 +53,19 @@ def review(request: Object) -> Iterator[str]:
                 "spec cannot be changed: existing machines were created from it; create a new NstanceMachineTemplate "
                 "and refer to that one"
             )
+
+
+def _is_of(request: Object, kind: kinds.Kind) -> bool:
+    """Also for `kubectl scale`, whose object is a Scale."""
+    return (request.get("resource") or {}).get("resource") == kind.plural
+
+
+def _is_operator(request: Object) -> bool:
+    return (request.get("options") or {}).get("fieldManager") == FIELD_MANAGER
+
+
+def _provider_ids(item: Object) -> object:
+    return (item.get("spec") or {}).get("providerIDList") or []
 
 
 def _review_pool(spec: Object) -> Iterator[str]:

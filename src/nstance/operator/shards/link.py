@@ -24,7 +24,7 @@ from nstance.v1 import operator_grpc, registration_pb2
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import status
 from nstance.wire.call import call
-from nstance.wire.channel import Channel
+from nstance.wire.channel import Channel, ExpectedServer
 from nstance.wire.credentials import Credentials
 from nstance.wire.limits import MIB, Limits
 
@@ -94,10 +94,8 @@ class Link:
 
     # ---- calls
 
-    async def upsert_group(self, key: str, config: pb.GroupConfig, *, etag: str = "") -> pb.GroupStatus:
-        answer: pb.UpsertGroupResponse = await self._call(
-            "UpsertGroup", pb.UpsertGroupRequest(key=key, config=config, etag=etag)
-        )
+    async def upsert_group(self, request: pb.UpsertGroupRequest) -> pb.GroupStatus:
+        answer: pb.UpsertGroupResponse = await self._call("UpsertGroup", request)
         return answer.group
 
     async def delete_group(self, key: str, *, etag: str = "") -> None:
@@ -108,6 +106,9 @@ class Link:
 
     async def delete_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call("DeleteInstance", pb.DeleteInstanceRequest(instance_id=instance))  # type: ignore[no-any-return]
+
+    async def replace_instance(self, instance: str) -> pb.InstanceStatus:
+        return await self._call("ReplaceInstance", pb.ReplaceInstanceRequest(instance_id=instance))  # type: ignore[no-any-return]
 
     async def get_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call("GetInstanceStatus", pb.GetInstanceStatusRequest(instance_id=instance))  # type: ignore[no-any-return]
@@ -180,8 +181,7 @@ class Link:
             self._channel = Channel(
                 address,
                 context=credentials.context(),
-                expect_cluster=credentials.who.cluster,
-                expect_shard=self._name,
+                expect=ExpectedServer(credentials.who.cluster, self._name),
                 clock=self._clock,
                 limits=LIMITS,
             )

@@ -79,7 +79,7 @@ async def _ask_all(
         asyncio.create_task(
             _ask(
                 request,
-                channel.Channel(address, context=context, expect_cluster=cluster, expect_shard=shard, clock=clock),
+                channel.Channel(address, context=context, expect=channel.ExpectedServer(cluster, shard), clock=clock),
                 address,
             )
         )
