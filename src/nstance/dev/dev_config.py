@@ -27,6 +27,7 @@ UPLOAD_SECONDS = 30.0
 _MIN_PORT, _MAX_PORT = 10_000, 32_000  # below the ephemeral ports
 _ATTEMPTS = 200
 _ADVERTISED = (addresses.Service.REGISTRATION, addresses.Service.OPERATOR, addresses.Service.AGENT)
+_HOST_IN_GUESTS = "10.0.2.2"  # the loopback address of the host, in QEMU's user-mode network
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Layout:
     port_offsets: Sequence[int]  # one for each server
     instances: Path
     dev_k8s: Path | None = None
+    vm_images: Path | None = None  # instances are VMs made of these
 
 
 def adapt(text: str, layout: Layout, *, source: str) -> bytes:
@@ -50,6 +52,8 @@ def adapt(text: str, layout: Layout, *, source: str) -> bytes:
     options.setdefault("dir", str(layout.instances))
     if layout.dev_k8s is not None and "dev_k8s_dir" in options:
         options["dev_k8s_dir"] = str(layout.dev_k8s)
+    if layout.vm_images is not None:
+        options.setdefault("images", str(layout.vm_images))
     ports = {service: layout.port + number for number, service in enumerate(addresses.Service)}
     bind = block.setdefault("bind", {})
     for service in addresses.Service:
@@ -57,10 +61,15 @@ def adapt(text: str, layout: Layout, *, source: str) -> bytes:
         bind[service.key] = f"{host}:{ports[service]}"
     if len(layout.port_offsets) > 1:
         block["advertise"] = {
-            service.key: ",".join(f"127.0.0.1:{ports[service] + offset}" for offset in layout.port_offsets)
+            service.key: ",".join(f"{_host(layout, service)}:{ports[service] + each}" for each in layout.port_offsets)
             for service in _ADVERTISED
         }
     return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _host(layout: Layout, service: addresses.Service) -> str:
+    is_for_guests = layout.vm_images is not None and service is not addresses.Service.OPERATOR
+    return _HOST_IN_GUESTS if is_for_guests else "127.0.0.1"
 
 
 class ConfigFile:

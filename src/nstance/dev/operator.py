@@ -173,6 +173,7 @@ def operator(options: Options, clock: clocks.Clock) -> child.Child:
     command = [
         child.program_path("nstance-operator"),
         *("--config", str(options.config), "--kubeconfig", str(options.kubeconfig), "--disable-webhooks"),
+        "--on-demand-namespaces=",  # all namespaces
         *("--health-probe-bind-address", options.probes, "--zap-encoder", "console"),
     ]
     environment = {"NSTANCE_NAMESPACE": NAMESPACE, **os.environ, "NSTANCE_K8S_JSON": "true"}

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nstance import clock as clocks
-from nstance.dev import child, dev_config, leftovers, signals, smoke, supervisor
+from nstance.dev import child, dev_config, leftovers, signals, smoke, supervisor, vm_smoke, vms
 from nstance.dev.errors import DevError
 from nstance.dev.screen import Screen
 from nstance.dev.shard_observer import ShardObserver
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.file import FileStore
+from nstance.providers.qemu import qmp
 from nstance.server.config import configuration
 
 SHARD = ShardId("dev")
@@ -32,28 +33,39 @@ _COMMAND_WIDTH = 40
 
 
 class Dev:
-    def __init__(self, folder: Path, config: Path, *, port: int, keep: bool, timeout: float) -> None:
+    def __init__(
+        self, folder: Path, config: Path, *, port: int, keep: bool, timeout: float, vm_images: Path | None = None
+    ) -> None:
+        """`vm_images`: the folder of `make vm-image`, if instances are VMs."""
         self.clock = clocks.SystemClock()
         self._folder = folder
         self._port = port
         self._keep = keep
         self._timeout = timeout
-        self._instances = folder / "instances"
+        self.instances = folder / "instances"
+        self.is_vms = vm_images is not None
+        self._vm_images = vm_images
         self._pids = folder / "pids"
         self._store = FileStore(folder / "bucket", clock=self.clock)
         self.screen = Screen(sys.stdout, self.clock)
         self.observer = ShardObserver(
-            self._store, SHARD, instances=self._instances, screen=self.screen, clock=self.clock
+            self._store,
+            SHARD,
+            instances=self.instances,
+            screen=self.screen,
+            clock=self.clock,
+            **({"has_file": vms.has_file} if self.is_vms else {}),
         )
-        self._config = dev_config.ConfigFile(
-            config, self._store, dev_config.Layout(SHARD, port, PORT_OFFSETS, self._instances)
-        )
+        layout = dev_config.Layout(SHARD, port, PORT_OFFSETS, self.instances, vm_images=vm_images)
+        self._config = dev_config.ConfigFile(config, self._store, layout)
         self.servers = [self._server(number, offset) for number, offset in enumerate(PORT_OFFSETS, 1)]
         self._supervisor = supervisor.Supervisor(self.servers, self.screen, self.clock, on_exit=self._on_server_exit)
         self._printed_pids: tuple[int, tuple[int, ...]] | None = None
 
     async def prepare(self) -> None:
         """Raises DevError or NoConfigurationError."""
+        if self._vm_images is not None and not (self._vm_images / "state").is_dir():
+            raise DevError(f"expected a guest in {self._vm_images}, found none; run `make vm-image` first")
         leftovers.claim(self._pids, "dev")
         for name in await asyncio.to_thread(leftovers.end_servers, self._pids):
             self.screen.say(f"stopped {name} of an earlier run")
@@ -64,7 +76,8 @@ class Dev:
         before = await self.observer.load()
         await self._config.upload_if_changed(self.screen, self.clock)
         self.screen.say(
-            "Nstance on this machine: one shard, a leader and a standby, instances are processes\n"
+            "Nstance on this machine: one shard, a leader and a standby, "
+            f"instances are {'VMs' if self.is_vms else 'processes'}\n"
             f"bucket, logs and instances: {_relative(self._folder)}"
         )
         if before:
@@ -95,7 +108,7 @@ class Dev:
         if self._keep:
             self.screen.say("agents keep running: the next `make dev` uses them, `make clean-dev` stops them")
         else:
-            count = await asyncio.to_thread(leftovers.end_agents, self._instances)
+            count = await asyncio.to_thread(leftovers.end_agents, self.instances)
             self.screen.say(f"stopped {count} agents; the bucket stays in {_relative(self._folder / 'bucket')}")
         leftovers.remove_record(self._pids, "dev")
         await self._store.close()
@@ -119,9 +132,12 @@ class Dev:
             return
         id, pid = next(iter(self.observer.agents().items()), ("", 0))
         leader = self.leader()
+        if self.is_vms:
+            self.screen.say(vms.guide(_relative(self.instances), id, leader.pid))
+            return
         self._printed_pids = (leader.pid, tuple(self.observer.agents().values()))
         standby = " and ".join(each.name for each in self.servers if each is not leader)
-        instance = f"{_relative(self._instances)}/{id}"
+        instance = f"{_relative(self.instances)}/{id}"
         rows = [
             (f"kill -9 {pid}", f"an agent and its VM {id} crash: the instance is replaced at once"),
             (f"kill -9 {leader.pid}", f"the leader crashes: {standby} leads within a second, instances stay"),
@@ -166,6 +182,20 @@ class Dev:
         self.observer.on_server_exit(server.name)
 
 
+async def _test(dev: Dev) -> None:
+    await (vm_smoke.test(dev) if dev.is_vms else smoke.test(dev))
+
+
+async def _show(dev: Dev) -> None:
+    """Breaks VMs first, because doing that by hand takes patience; processes are left to the user."""
+    if dev.is_vms:
+        try:
+            await vm_smoke.test(dev)
+        except (DevError, qmp.QmpError) as problem:
+            dev.screen.say(str(problem))
+    await dev.print_guide()
+
+
 async def run(dev: Dev, *, once: bool) -> None:
     stop = signals.stop_event()
     await dev.prepare()
@@ -173,7 +203,7 @@ async def run(dev: Dev, *, once: bool) -> None:
     try:
         await dev.start()
         running: asyncio.Task[object] = asyncio.create_task(dev.run())
-        script: asyncio.Task[object] = asyncio.create_task(smoke.test(dev) if once else dev.print_guide())
+        script: asyncio.Task[object] = asyncio.create_task(_test(dev) if once else _show(dev))
         stopping: asyncio.Task[object] = asyncio.create_task(stop.wait())
         counting: asyncio.Task[object] = asyncio.create_task(dev.count_connected())
         tasks = [running, script, stopping, counting]
@@ -196,9 +226,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         port = options.ports or dev_config.find_free_port(clocks.SystemRng(), PORT_OFFSETS)
         folder, config = options.dir.absolute(), options.config.absolute()
-        dev = Dev(folder, config, port=port, keep=options.keep, timeout=options.within)
+        images = options.vm_images.absolute() if options.vm_images else None
+        dev = Dev(folder, config, port=port, keep=options.keep, timeout=options.within, vm_images=images)
         asyncio.run(run(dev, once=options.once))
-    except (DevError, configuration.NoConfigurationError, errors.StorageError, OSError) as problem:
+    except (DevError, configuration.NoConfigurationError, errors.StorageError, qmp.QmpError, OSError) as problem:
         sys.exit(f"dev: {problem}")
 
 
@@ -225,6 +256,9 @@ def _parser() -> argparse.ArgumentParser:
         default=STEP_TIMEOUT_SECONDS,
         metavar="SECONDS",
         help=f"timeout of each step of --once ({STEP_TIMEOUT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--vm-images", type=Path, metavar="DIR", help="instances are VMs, made of what `make vm-image` built here"
     )
     parser.add_argument("--keep", action="store_true", help="keep the agents running at the end")
     return parser

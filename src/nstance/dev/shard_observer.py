@@ -4,7 +4,7 @@ It reads only the bucket and the agents' processes, so everything printed has ha
 agent works, so a group is healthy only when its agents are connected and have installed their files.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from nstance.clock import Clock
@@ -24,13 +24,24 @@ Failure = tuple[str, float]  # what failed, and when on the monotonic clock
 
 
 class ShardObserver:
-    def __init__(self, store: ObjectStore, shard: ShardId, *, instances: Path, screen: Screen, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        shard: ShardId,
+        *,
+        instances: Path,
+        screen: Screen,
+        clock: Clock,
+        has_file: Callable[[Path, str], bool] = lambda folder, name: (folder / "recv" / name).is_file(),
+    ) -> None:
+        """`has_file`: whether the instance of a folder has installed a file."""
         self.first_seen: dict[InstanceId, dict[State, float]] = {}  # in the journal, on the wall clock
         self.leader = ""  # the server that holds the lease; empty: none
         self.connected = 0  # agents, as the leader counts them; set from outside
         self._store = store
         self._shard = shard
         self._instances = instances
+        self._has_file = has_file
         self._screen = screen
         self._clock = clock
         self._last_epoch = 0  # of earlier runs
@@ -91,9 +102,9 @@ class ShardObserver:
             return f"{self.connected} of {expected} agents are connected to the leader"
         for key, found in members.items():
             for each in found:
-                folder = self._instances / each.id / "recv"
-                if missing := [name for name in sorted(self._files[key]) if not (folder / name).is_file()]:
-                    return f"{each.id} has not installed {', '.join(missing)}; see {folder.parent / 'agent.log'}"
+                folder = self._instances / each.id
+                if missing := [name for name in sorted(self._files[key]) if not self._has_file(folder, name)]:
+                    return f"{each.id} has not installed {', '.join(missing)}; see {folder / 'agent.log'}"
         return ""
 
     def agents(self) -> dict[InstanceId, int]:

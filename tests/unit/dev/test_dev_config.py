@@ -38,6 +38,17 @@ def test_two_servers_of_a_shard_share_addresses_and_instances(name: str) -> None
     assert [str(address) for address in advertised[Service.REGISTRATION]] == ["127.0.0.1:20012", "127.0.0.1:20112"]
 
 
+def test_guests_reach_the_servers_by_the_address_of_their_network() -> None:
+    text = (EXAMPLES / "config-vm.jsonc").read_text()
+    place = Layout(SHARD, 20_000, (0, 100), Path("/instances"), vm_images=Path("/images"))
+    shard = load.load(dev_config.adapt(text, place, source="x"), shard=SHARD).shard
+    assert shard.infra.options == {"dir": "/instances", "images": "/images"}
+    advertised = shard.advertise.by_service()
+    assert [str(address) for address in advertised[Service.AGENT]] == ["10.0.2.2:20004", "10.0.2.2:20104"]
+    assert [str(address) for address in advertised[Service.REGISTRATION]] == ["10.0.2.2:20002", "10.0.2.2:20102"]
+    assert [str(address) for address in advertised[Service.OPERATOR]] == ["127.0.0.1:20003", "127.0.0.1:20103"]
+
+
 def test_a_server_alone_advertises_what_it_binds() -> None:
     document, shard = adapted("config-tmux.jsonc", 10)
     assert "advertise" not in document["server"]

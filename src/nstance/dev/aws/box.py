@@ -1,0 +1,308 @@
+"""`make dev-aws`: a cloud in a box. The stand-in for AWS, a hypervisor that boots its instances, and a server beside them.
+
+`--once` waits for all instances, has one reclaimed, waits for its replacement, and exits: a demonstration and a test.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import platform
+import shutil
+import signal
+import sys
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from nstance import clock as clocks
+from nstance.config.errors import ConfigError
+from nstance.dev import child, dev_config
+from nstance.dev.aws import local_config, xml
+from nstance.dev.aws.hypervisor import Hypervisor
+from nstance.dev.aws.moto import MissingError, Moto, Refusal, find_moto, run_moto
+from nstance.dev.aws.rules import Offer, Rules
+from nstance.dev.aws.spot import SpotService
+from nstance.dev.aws.stand_in import StandIn
+from nstance.dev.errors import DevError
+from nstance.model.ids import ShardId
+from nstance.server.config import configuration
+from nstance.server.workload import rendering
+from nstance.telemetry import logs
+
+SHARD = ShardId("dev")
+BUCKET = "nstance-dev"
+REGION = "us-east-1"
+DEV_ENCRYPTION_KEY = "thisisatest32bytekey123456789012"  # public, for development only
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
+STEP_SECONDS = 120.0  # for each step of --once
+POLL_SECONDS = 0.2
+USERDATA_PATH = "/userdata/"
+_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
+
+EXAMPLES = """examples:
+  python -m nstance.dev.aws.box --config examples/config-aws.jsonc
+  python -m nstance.dev.aws.box --spot storm                 # a third of the spot instances is reclaimed every 40 s
+  python -m nstance.dev.aws.box --capacity m7g.large:0       # no capacity for that type
+"""
+
+
+class Box:
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self.clock = clocks.SystemClock()
+        self._folder = folder
+        self._options = options
+        self._server: asyncio.subprocess.Process | None = None
+        self._port = options.port or dev_config.find_free_port(clocks.SystemRng(), (0,))
+
+    async def run(self) -> None:
+        """Until a signal, or with --once until the test is complete. Raises DevError."""
+        bundle = find_bundle()
+        if shutil.which("bwrap") is None:
+            raise DevError("expected bwrap, which runs the instances; install it (apt-get install bubblewrap)")
+        shutil.rmtree(self._folder, ignore_errors=True)  # moto forgets everything as well
+        self._folder.mkdir(parents=True)
+        async with contextlib.AsyncExitStack() as stack:
+            moto = open_moto(stack, self._folder)
+            rules = Rules(capacity=dict(self._options.capacity))
+            stand_in = StandIn(moto, self.clock, rules)
+            await stand_in.start()
+            stack.push_async_callback(stand_in.close)
+            files = await stack.enter_async_context(serve_files({local_config.AGENT_PATH: bundle, **_example_files()}))
+            await self._upload_config(moto, stand_in, files)
+            environment = {"AWS_ENDPOINT_URL": stand_in.url, "AWS_REGION": REGION}
+            hypervisor = Hypervisor(stand_in, self._folder / "instances", clock=self.clock, environment=environment)
+            spot = SpotService(stand_in, clock=self.clock, rng=clocks.SystemRng())
+            stack.push_async_callback(self._stop_server)
+            await self._start_server(moto, stand_in)
+            self._say(f"AWS endpoint: {stand_in.url}; server's log: {self._folder / 'server.log'}")
+            await self._work(hypervisor, spot)
+
+    async def _work(self, hypervisor: Hypervisor, spot: SpotService) -> None:
+        stopped = asyncio.Event()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+        assert self._server is not None
+        background = [hypervisor.run(), *([spot.storm()] if self._options.spot == "storm" else [])]
+        tasks = [asyncio.ensure_future(each) for each in (*background, stopped.wait(), self._server.wait())]
+        script = asyncio.ensure_future(self._demonstrate(hypervisor, spot))
+        decisive = [*tasks, script] if self._options.once else tasks
+        try:
+            await asyncio.wait(decisive, return_when=asyncio.FIRST_COMPLETED)
+            if script.done():
+                script.result()
+            for task in tasks[: len(background)]:
+                if task.done():
+                    task.result()
+            if self._server.returncode is not None:
+                raise DevError(f"the server ended; see its log {self._folder / 'server.log'}")
+        finally:
+            for task in (*tasks, script):
+                task.cancel()
+            await asyncio.gather(*tasks, script, return_exceptions=True)
+
+    async def _demonstrate(self, hypervisor: Hypervisor, spot: SpotService) -> None:
+        size = self._options.size
+        await self._until(f"{size} connected agents", lambda: self._connected() >= size)
+        self._say(f"{size} instances booted their userdata, registered and have their files")
+        if not self._options.once:
+            self._say(f"consoles and disks: {self._folder / 'instances'}; Ctrl+C stops everything")
+            return
+        chosen = (spot.candidates() or list(hypervisor.running))[0]
+        self._say(f"reclaiming {chosen}")
+        await spot.reclaim([chosen])
+        gone = f"a replacement of {chosen}"
+        await self._until(gone, lambda: chosen not in hypervisor.running and self._connected() >= size)
+        self._say("it was replaced")
+
+    async def _until(self, what: str, holds: Callable[[], bool]) -> None:
+        end = self.clock.monotonic() + STEP_SECONDS
+        while not await asyncio.to_thread(holds):
+            if self.clock.monotonic() > end:
+                raise DevError(f"expected {what} within {STEP_SECONDS:g} s; see the files in {self._folder}")
+            await self.clock.sleep(POLL_SECONDS)
+
+    def _connected(self) -> int:
+        """From the metrics of the server; 0 if it does not answer."""
+        server = http.client.HTTPConnection("127.0.0.1", self._port, timeout=1.0)
+        try:
+            server.request("GET", "/metrics")
+            lines = server.getresponse().read(1 << 20).decode().splitlines()
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            server.close()
+        return sum(int(float(line.split()[1])) for line in lines if line.startswith("nstance_agents_connected "))
+
+    async def _upload_config(self, moto: Moto, stand_in: StandIn, files: str) -> None:
+        cloud = local_config.LocalCloud(
+            region=REGION,
+            subnets=await _ids(moto, "DescribeSubnets", "subnetSet", "subnetId"),
+            security_group=(await _ids(moto, "DescribeSecurityGroups", "securityGroupInfo", "groupId"))[0],
+            files_url=files,
+            first_port=self._port,
+        )
+        for name in _instance_profiles(self._options.config):
+            await _call(moto, "iam", {"Action": "CreateInstanceProfile", "InstanceProfileName": name})
+        body = _adapt(self._options.config, cloud)
+        (self._folder / "config.jsonc").write_bytes(body)
+        await _s3_put(moto, f"/{BUCKET}", b"")
+        await _s3_put(moto, f"/{BUCKET}/shard/{SHARD}/config.jsonc", body)
+
+    async def _start_server(self, moto: Moto, stand_in: StandIn) -> None:
+        command = [child.program_path("nstance-server"), "--id", "server", "--shard", SHARD, "--bucket", BUCKET]
+        command += ["--cachedir", str(self._folder / "cache"), "--advertise-host", "127.0.0.1"]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        environment = {**inherited, **CREDENTIALS, "NSTANCE_ENCRYPTION_KEY": DEV_ENCRYPTION_KEY}
+        # Objects need no strictness that moto lacks.
+        environment |= {
+            "AWS_ENDPOINT_URL": stand_in.url,
+            "AWS_ENDPOINT_URL_S3": moto.url,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        with (self._folder / "server.log").open("wb") as output:
+            self._server = await asyncio.create_subprocess_exec(
+                *command, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+
+    async def _stop_server(self) -> None:
+        if self._server is not None and self._server.returncode is None:
+            self._server.terminate()
+            try:
+                await asyncio.wait_for(self._server.wait(), child.GRACE_SECONDS)
+            except TimeoutError:
+                self._server.kill()
+                await self._server.wait()
+
+    def _say(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+def open_moto(stack: contextlib.AsyncExitStack, folder: Path) -> Moto:
+    """moto's server, until the stack ends. Raises MissingError."""
+    moto = Moto(stack.enter_context(run_moto(find_moto(), folder)), REGION)
+    stack.push_async_callback(moto.close)
+    return moto
+
+
+def _example_files() -> dict[str, Path]:
+    """By the URL path at which configurations name them."""
+    folder = Path("examples/userdata")
+    scripts = {f"{USERDATA_PATH}{path.name}": path for path in folder.glob("*.sh")}
+    return {**scripts, local_config.NETSY_PATH: folder / "netsy-stand-in"}
+
+
+def _instance_profiles(path: Path) -> list[str]:
+    return local_config.instance_profiles(path.read_text(), source=str(path))
+
+
+def _adapt(path: Path, cloud: local_config.LocalCloud) -> bytes:
+    body = local_config.adapt(path.read_text(), cloud, source=str(path))
+    configuration.parse(body, shard=SHARD, source=str(path))
+    return body
+
+
+def find_bundle() -> Path:
+    """The agent's bundle for this machine. Raises DevError."""
+    arch = _ARCH.get(platform.machine())
+    path = Path("dist") / f"nstance-agent-linux-{arch}.tar.gz"
+    if not path.is_file():
+        raise DevError(f"expected the agent's bundle at {path}; build it with: make agent-bundle")
+    return path.absolute()
+
+
+@contextlib.asynccontextmanager
+async def serve_files(files: Mapping[str, Path]) -> AsyncIterator[str]:
+    """Files by URL path, on this machine. Userdata gets the agent's script before it, as guides tell their readers to do."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        path = files.get(request.path)
+        if path is None:
+            return web.Response(status=404)
+        if request.path.startswith(USERDATA_PATH):
+            return web.Response(text=rendering.AGENT_SCRIPT + path.read_text())
+        return web.FileResponse(path)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", send)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _ids(moto: Moto, action: str, list_name: str, field: str) -> list[str]:
+    root = xml.parse(await _call(moto, "ec2", {"Action": action, "Version": "2016-11-15"}))
+    return [xml.text(each, field) for each in xml.all_entries(root, list_name)]
+
+
+async def _call(moto: Moto, service: str, params: Mapping[str, str]) -> bytes:
+    body = urllib.parse.urlencode(params).encode()
+    return await moto.call(body, {**_signed(service), "content-type": "application/x-www-form-urlencoded"})
+
+
+async def _s3_put(moto: Moto, path: str, body: bytes) -> None:
+    answer, status, _ = await moto.forward("PUT", path, _signed("s3"), body)
+    if status >= 300:
+        raise DevError(f"failed to write {path} in the stand-in: {answer[:200].decode(errors='replace')}")
+
+
+def _signed(service: str) -> dict[str, str]:
+    """moto reads the region and the service of a signature, and does not check it."""
+    scope = f"Credential=test/20260101/{REGION}/{service}/aws4_request"
+    return {"authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0"}
+
+
+def _capacity(text: str) -> tuple[Offer, int]:
+    kind, _, count = text.partition(":")
+    if not kind or not count.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an instance type and a number, such as m7g.large:0, found {text!r}")
+    return Offer(instance_type=kind), int(count)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nstance.dev.aws.box",
+        description="A cloud in a box: a stand-in for AWS whose instances boot their userdata in sandboxes, and a server.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--config", type=Path, default=Path("examples/config-aws.jsonc"), metavar="FILE")
+    add("--dir", type=Path, default=Path("temp/dev-aws"), help="folder for all files; emptied first (temp/dev-aws)")
+    add("--port", type=int, default=0, help="the first of the server's five ports (default: free ones)")
+    add("--size", type=int, default=3, help="connected agents to wait for (3)")
+    add("--spot", choices=("calm", "storm"), default="calm", help="storm: spot instances are reclaimed in waves")
+    add("--capacity", type=_capacity, action="append", default=[], metavar="TYPE:COUNT", help="repeatable")
+    add("--once", action="store_true", help="wait for the instances, reclaim one, wait for its replacement, and exit")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
+    logs.configure(json=False, debug=False, program="dev-aws")
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+    try:
+        asyncio.run(Box(options.dir.absolute(), options).run())
+    except (
+        DevError,
+        MissingError,
+        Refusal,
+        ConfigError,
+        configuration.NoConfigurationError,
+        OSError,
+        RuntimeError,
+    ) as problem:
+        sys.exit(f"dev-aws: {problem}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""A stand-in for AWS: moto holds the state, and this proxy in front of it is as strict as AWS.
+
+moto answers in AWS's shapes but forgives what AWS does not. The proxy adds: idempotency by ClientToken with its two errors,
+pages, instances that are not visible yet, capacity, quotas and launch budgets, interfaces that cannot be stolen, targets
+with a life cycle, and the faults that a test asks for, also a reply that is lost after the call was carried out. The state
+stays moto's: `instances.existing` reads it past all faults.
+"""
+
+import asyncio
+import json
+import urllib.parse
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from nstance.clock import Clock
+from nstance.dev.aws import metadata, requests, xml
+from nstance.dev.aws.books import Books, Params
+from nstance.dev.aws.instances import Instances
+from nstance.dev.aws.interfaces import Interfaces
+from nstance.dev.aws.moto import Moto, Refusal, Reply
+from nstance.dev.aws.rules import Rules
+from nstance.dev.aws.targets import Targets
+
+MAX_BODY_BYTES = 64 << 20
+_FORMS = ("ec2", "elasticloadbalancing")  # services whose requests are checked
+_FORM = "application/x-www-form-urlencoded"
+_HOP = frozenset({"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding"})
+_NOT_COPIED = _HOP | {"date", "server"}
+
+Handler = Callable[[Params, bytes, Mapping[str, str]], Awaitable[bytes]]
+
+
+class StandIn:
+    def __init__(self, moto: Moto, clock: Clock, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.books = Books()
+        self.instances = Instances(moto, clock, self.rules, self.books)
+        self.metadata = metadata.MetadataService(moto, clock, self.books)
+        self.url = ""
+        self._moto = moto
+        self._clock = clock
+        self._runner: web.AppRunner | None = None
+        interfaces = Interfaces(moto, clock, self.rules, self.books)
+        targets = Targets(moto, clock, self.rules, self.books, self.instances)
+        self._handlers: dict[tuple[str, str], Handler] = {
+            ("ec2", "RunInstances"): self.instances.run,
+            ("ec2", "DescribeInstances"): self.instances.describe,
+            ("ec2", "TerminateInstances"): self.instances.terminate,
+            ("ec2", "ModifyInstanceAttribute"): self.instances.modify_attribute,
+            ("ec2", "GetConsoleOutput"): self.instances.console,
+            ("ec2", "AttachNetworkInterface"): interfaces.attach,
+            ("ec2", "DetachNetworkInterface"): interfaces.detach,
+            ("ec2", "AssignPrivateIpAddresses"): interfaces.assign,
+            ("ec2", "DescribeNetworkInterfaces"): interfaces.describe,
+            ("elasticloadbalancing", "RegisterTargets"): targets.register,
+            ("elasticloadbalancing", "DeregisterTargets"): targets.deregister,
+            ("elasticloadbalancing", "DescribeTargetHealth"): targets.health,
+        }
+
+    async def start(self, port: int = 0) -> None:
+        """Raises OSError."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def metadata_url(self, instance: str) -> str:
+        """For `AWS_EC2_METADATA_SERVICE_ENDPOINT` of a program on that instance."""
+        return f"{self.url}{metadata.PREFIX}{instance}"
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if request.path.startswith(metadata.PREFIX):
+            return await self.metadata.serve(request)
+        body = await request.read()
+        service = _service(request.headers)
+        is_form = request.headers.get("Content-Type", "").startswith(_FORM)
+        params = _form(body) if is_form else {}
+        action = params.get("Action") or request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+        self.books.calls.append((action, params))
+        if self.rules.call_seconds:
+            await self._clock.sleep(self.rules.call_seconds)
+        fault = self.rules.next_fault(action)
+        if fault is not None and fault.delay:
+            await self._clock.sleep(fault.delay)
+        try:
+            if fault is not None and not fault.after_effect:
+                if fault.before_effect:
+                    return _cut(request)
+                if fault.code:
+                    raise Refusal(fault.code, fault.message or "as a test asked", fault.status)
+            answer, status, headers = await self._answer(service, action, params, body, request)
+        except Refusal as refusal:
+            answer, status = _error(refusal, service, is_form=is_form), refusal.status
+            headers = {"Content-Type": "text/xml" if is_form else "application/x-amz-json-1.1"}
+        if fault is not None and fault.after_effect:
+            return _cut(request)
+        copied = {name: value for name, value in headers.items() if name.lower() not in _NOT_COPIED}
+        return web.Response(body=answer, status=status, headers=copied)
+
+    async def _answer(self, service: str, action: str, params: Params, body: bytes, request: web.Request) -> Reply:
+        if params and service in _FORMS:
+            try:
+                unknown = requests.unknown_parameters(service, params)
+            except KeyError:
+                raise Refusal("InvalidAction", f"The action {action} is not valid for this web service.") from None
+            if unknown:
+                raise Refusal("UnknownParameter", f"The parameter {unknown[0]} is not recognized")
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        handler = self._handlers.get((service, action))
+        if handler is not None:
+            return await handler(params, body, headers), 200, {"Content-Type": "text/xml"}
+        return await self._moto.forward(request.method, request.path_qs, headers, body)
+
+
+def _service(headers: Mapping[str, str]) -> str:
+    """From the scope of the signature."""
+    scope = headers.get("Authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
+    return scope[3] if len(scope) > 3 else ""
+
+
+def _form(body: bytes) -> dict[str, str]:
+    return dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _error(refusal: Refusal, service: str, *, is_form: bool) -> bytes:
+    if is_form:
+        return xml.error(service, refusal.code, refusal.message)
+    return json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
+
+
+def _cut(request: web.Request) -> web.StreamResponse:
+    """No reply: the connection is reset."""
+    transport = request.transport
+    if transport is not None:
+        transport.close()
+    raise asyncio.CancelledError
