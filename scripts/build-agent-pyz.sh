@@ -23,8 +23,8 @@ cp -R pyproject.toml LICENSE src "$work/checkout/"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
   --target "$work/site" "$work/checkout[agent]"
 # Only what the agent imports: no code of the server on an instance.
-for part in admin authority config core dev gotemplate kube objects operator providers secretstore server sim; do
-  rm -rf "$work/site/nstance/$part"
+for part in "$work"/site/nstance/*/; do
+  grep -qx "$(basename "$part")" scripts/agent-packages.txt || rm -rf "$part"
 done
 rm -rf "$work/site/bin"
 
