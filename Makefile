@@ -12,6 +12,15 @@ CONFIG ?= examples/config-dev.jsonc
 KEEP ?= 0
 STANDBYS ?= 0
 
+# For `make vm-image`, `make dev-vm` and `make test-vm`: where the guest is built
+VM_IMAGES ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nstance/vm
+
+# For `make test-proxmox`: where the stand-in is installed
+FAKEPVE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nstance/fakepve
+
+# For `make dev-aws`: the architecture of this machine
+ARCH := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
+
 # For `make chaos`, `make fuzz`:
 AGENTS ?= 200
 SECONDS ?= 300
@@ -20,11 +29,15 @@ SEED ?= 1
 # For `make soak`:
 VMS ?= 2160
 
+# moto stands in for AWS. It is not a part of .venv: it brings a hundred packages, and nothing imports it.
+MOTO ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nstance/moto
+MOTO_VERSION := 5.2.5
+
 # For `make sim` and `make sim-long`:
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox dev-aws test-dev-aws test-terraform clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,6 +80,10 @@ dev: install ## Run a shard with a standby and three instances on this machine
 dev-once: install ## Smoke test: start them, crash an agent and the leader, check the recovery
 	@exec $(BIN)/python -m nstance.dev --ports auto --config $(CONFIG) --dir temp/dev-once --once
 
+dev-aws: install $(MOTO)/.$(MOTO_VERSION) ## Run a stand-in for AWS whose instances boot in sandboxes, and a server (CONFIG=, SPOT=storm, CAPACITY=type:n)
+	@test -e dist/nstance-agent-linux-$(ARCH).tar.gz || $(BIN)/python scripts/build_bundle.py agent --arch $(ARCH)
+	@NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) exec $(BIN)/python -m nstance.dev.aws.box --config $(if $(filter file,$(origin CONFIG)),examples/config-aws.jsonc,$(CONFIG)) $(if $(SPOT),--spot $(SPOT)) $(CAPACITY:%=--capacity %)
+
 dev-tmux: install ## Run dev-s3 and two shards with agents in tmux (STANDBYS=1: with standbys)
 	@command -v tmux >/dev/null || { echo "tmux is missing: see 'make check'" >&2; exit 1; }
 	@exec env STANDBYS=$(STANDBYS) $(BIN)/honcho start -c server=2 s3 server
@@ -78,17 +95,60 @@ dev-tmux-k8s: install ## The same with dev-k8s, a Kubernetes API over files, and
 dev-operator: install ## Run the operator against temp/operator/kubeconfig, or KUBECONFIG=
 	@exec $(BIN)/python -m nstance.dev.operator --only
 
+vm-image: install ## Build a minimal Debian guest with the agent for the provider qemu (VM_IMAGES=)
+	@DIR="$(VM_IMAGES)" PYTHON=$(BIN)/python scripts/build-vm-image.sh
+
+$(VM_IMAGES)/state/machine.json:
+	@$(MAKE) --no-print-directory vm-image
+
+dev-vm: install $(VM_IMAGES)/state/machine.json ## Run a shard whose instances are real VMs (QEMU), and break them
+	@exec $(BIN)/python -m nstance.dev --ports $(PORTS) --config examples/config-vm.jsonc --dir temp/dev-vm --vm-images "$(VM_IMAGES)" $(if $(filter-out 0,$(KEEP)),--keep)
+
 clean-dev: ## Stop all processes of the dev targets and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
 test: tools ## Run all tests
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
+test-vm: tools vm-image ## Run the tests with real VMs: 300 schedules of crashes, and every way to lose a VM
+	NSTANCE_QEMU_SCHEDULES=300 $(BIN)/pytest -q tests/component/test_provider_qemu.py
+	NSTANCE_VM_IMAGES="$(VM_IMAGES)" $(BIN)/pytest -q -rs -s tests/e2e/test_dev_vm.py
+
+# The stand-in is a program of its own: its license differs from ours, so it is neither imported nor shipped.
+$(FAKEPVE)/bin/fakepve:
+	@echo "installing fakepve into $(FAKEPVE)"
+	@$(PYTHON) -m venv $(FAKEPVE)
+	@$(FAKEPVE)/bin/pip install --quiet --disable-pip-version-check fakepve==0.5.0
+
+test-proxmox: tools $(FAKEPVE)/bin/fakepve ## Run the tests of the provider proxmox against a stand-in of its API
+	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_PROXMOX_SCHEDULES=300 $(BIN)/pytest -q -k proxmox tests/contracts/test_provider_contract.py tests/component/test_provider_proxmox.py
+
 test-pythons: install ## Run the smoke test and the agent tests with the oldest and newest Python (PYTHONS=)
 	@PYTHONS="$(PYTHONS)" scripts/test-pythons.sh
 
+moto: $(MOTO)/.$(MOTO_VERSION) ## Install moto, the stand-in for AWS in tests, into MOTO= (in the cache directory)
+
+$(MOTO)/.$(MOTO_VERSION):
+	@echo "installing moto $(MOTO_VERSION) into $(MOTO) (about two minutes)"
+	@$(PYTHON) -m venv $(MOTO)
+	@$(MOTO)/bin/pip install --quiet --disable-pip-version-check 'moto[server]==$(MOTO_VERSION)'
+	@touch $@
+
+test-aws: tools ## Run the AWS tests against moto (run 'make moto' before)
+	NSTANCE_TEST_AWS=1 NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -k aws tests/contracts/test_provider_contract.py tests/contracts/test_secret_store.py tests/component/aws tests/unit/aws
+
+test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=folder keeps pictures)
+	@$(PIP) -e '.[ui]'
+	NSTANCE_TEST_UI=1 NSTANCE_UI_SCREENSHOTS="$(SCREENSHOTS)" $(BIN)/pytest -q -rs tests/ui
+
+aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40)
+	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
+
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
 	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/e2e/test_operator_process.py
+
+test-stores: tools ## Run the storage contract against MinIO, Versity's gateway and servers to refuse (needs Go)
+	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py -k "minio or versitygw or real_servers"
 
 lint: tools proto-check manifests-check ## Check format, types, layers and generated code
 	$(BIN)/ruff format --check .
@@ -135,17 +195,38 @@ proto: tools ## Generate src/nstance/v1 from proto/
 proto-check: tools
 	@BIN=$(BIN) scripts/generate-proto.sh --check src
 
-manifests: tools ## Generate the CRDs in config/crd and the shared files of the Helm chart
+manifests: tools ## Generate the CRDs in config/crd, shared files of the Helm chart, tables of the Terraform modules
 	$(BIN)/python scripts/manifests.py
+	$(BIN)/python scripts/terraform_docs.py
 
 manifests-check: tools
 	@$(BIN)/python scripts/manifests.py --check
+	@$(BIN)/python scripts/terraform_docs.py --check
+
+aws-fields: tools ## Generate src/nstance/aws/run_instances.py from the SDK's model of EC2
+	$(BIN)/python scripts/aws_fields.py
+	$(BIN)/ruff format --quiet src/nstance/aws/run_instances.py
 
 schema: install ## Generate docs/config.schema.json
 	$(BIN)/python -m nstance.config.schema > docs/config.schema.json.new && mv docs/config.schema.json.new docs/config.schema.json
 
 agent-pyz: tools ## Build dist/nstance-agent.pyz
 	@PYTHON=$(BIN)/python scripts/build-agent-pyz.sh
+
+agent-bundle: install ## Build dist/nstance-agent-linux-{amd64,arm64}.tar.gz, which need no Python (needs Go)
+	@$(BIN)/python scripts/build_bundle.py agent
+
+server-bundle: install ## The same for the server
+	@$(BIN)/python scripts/build_bundle.py server
+
+test-agent-roots: tools agent-bundle ## Run the bundle and the userdata script in clean Debian roots (needs root, mmdebstrap)
+	@PYTHON=$(BIN)/python scripts/test-agent-roots.sh
+
+test-dev-aws: tools agent-bundle $(MOTO)/.$(MOTO_VERSION) ## Boot instances of the AWS examples in sandboxes (needs bwrap)
+	@NSTANCE_TEST_DEV_AWS=1 NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -rs tests/e2e/test_dev_aws.py
+
+test-terraform: tools agent-bundle server-bundle $(MOTO)/.$(MOTO_VERSION) ## Test the Terraform modules against a stand-in for AWS (needs Terraform, bwrap)
+	@NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHON=$(BIN)/python scripts/test-terraform.sh
 
 $(PROGRAMS): install ## Create bin/<program>
 	@mkdir -p bin

@@ -18,6 +18,7 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("failover", "4 5"), ("silence", "3"), ("idle", "14")),
     (("slow_storage", "16"),),
     (("replacing", "1 2"),),
+    (("fallback", "26"),),
     (("scaling", "6"),),
     (("registering", "15"),),
     (("readiness", "21"),),
@@ -25,7 +26,9 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("kubernetes", "12"),),
     (("cold_start", "10"),),
     (("churn", "24"),),
+    (("aws", "31 32 33 34"),),
     (("crowd", "7 8 9 11 17"),),
+    (("dashboard", "30"),),
 )
 
 

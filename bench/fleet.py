@@ -17,7 +17,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from nstance.model.ids import DEFAULT_TENANT, InstanceId
 from nstance.pki import ca, keys, names
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import tls
-from nstance.wire.channel import Channel
+from nstance.wire.channel import Channel, ExpectedServer
 
 CLOCK = SystemClock()
 CONNECTION_ERRORS = (GRPCError, StreamTerminatedError, ProtocolError, OSError)
@@ -280,8 +280,7 @@ class Server(Measured):
         return Channel(
             [f"127.0.0.1:{port}", f"127.0.0.1:{port + STANDBY_OFFSET}"],
             context=context,
-            expect_cluster=CLUSTER,
-            expect_shard=SHARD,
+            expect=ExpectedServer(CLUSTER, SHARD),
             clock=CLOCK,
         )
 
@@ -304,9 +303,13 @@ async def serving(
     profile: str = "",
     retention: float = 1800.0,
     exact_memory: bool = False,
+    instance_types: Sequence[str] = ("small",),
+    capacity_retry: str = "3m",
+    ec2: str = "",
 ) -> AsyncIterator[Server]:
     """`settled`: the groups already have their size. `files`: the bucket is a directory, which a standby can share, instead
-    of memory. `checks`: of each instance. `exact_memory`: the server reports its memory to the byte, and is slower."""
+    of memory. `checks`: of each instance. `exact_memory`: the server reports its memory to the byte, and is slower.
+    `ec2`: the URL of a `bench.ec2_endpoint` that is its cloud."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         settings = {
@@ -322,6 +325,9 @@ async def serving(
             "profile": profile,
             "retention": retention,
             "exact_memory": exact_memory,
+            "instance_types": list(instance_types),
+            "capacity_retry": capacity_retry,
+            "ec2": ec2,
         }
         log = Path(folder, "server.log")
         server = Server(await start(settings, log), settings, log)

@@ -18,6 +18,7 @@ import signal
 import statistics
 import sys
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bench import ec2_endpoint
 from nstance.clock import SystemClock, SystemRng
 from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
@@ -48,10 +50,12 @@ from nstance.objects.file import FileStore
 from nstance.objects.memory import MemoryStore
 from nstance.objects.port import Key
 from nstance.pki import keys
+from nstance.providers import memory_offers
+from nstance.providers.errors import NoCapacityError
 from nstance.providers.memory import MemoryProvider
 from nstance.providers.memory_behavior import Outcome, Script
 from nstance.providers.memory_cloud import MemoryCloud
-from nstance.providers.port import CreateRequest, Scope, Status, Vm
+from nstance.providers.port import CreateRequest, FixedAddress, Instances, Scope, Status, Vm
 from nstance.server.config import configuration as configurations
 from nstance.server.gc_tuner import GcTuner
 from nstance.server.leader.context import TermContext
@@ -109,7 +113,11 @@ class ReportingProvider(MemoryProvider):
 
     async def create(self, request: CreateRequest) -> Vm:
         send(event="create", at=time.monotonic(), id=request.id, group=request.group)
-        return await super().create(request)
+        try:
+            return await super().create(request)
+        except NoCapacityError:
+            send(event="refused", at=time.monotonic(), id=request.id)
+            raise
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
         send(event="delete", at=time.monotonic(), id=id)
@@ -140,14 +148,16 @@ class FleetServer:
             "shard": {
                 "infra": {"provider": "memory", "region": "here", "zone": "a"},
                 "subnet_pools": {"main": ["subnet-1"]},
+                "capacity_retry": self.settings["capacity_retry"],
                 "bind": bind,
                 "garbage_collection": {"deleted_record_retention": f"{self.settings['retention']}s"},
+                **({"leader_network": {"ip": "10.0.0.250"}} if self.settings["ec2"] else {}),
             },
             "templates": {
                 "web": {
                     "kind": "web",
                     "arch": "amd64",
-                    "instance_type": "small",
+                    "instance_types": self.settings["instance_types"],
                     "vars": {"greeting": "hello"},
                     "files": {"motd": {"kind": "string", "template": "{{ .Vars.greeting }} {{ .Instance.ID }}"}},
                     "checks": {f"check-{n}": {"kind": "tcp", "port": 80 + n} for n in range(self.settings["checks"])},
@@ -175,7 +185,8 @@ class FleetServer:
         """Create the same VMs as in the leader's process: nothing happens to them while it is measured."""
         state, _ = await self._journal().load()
         for record in sorted(state.instances.values(), key=lambda record: record.provider_id or ""):
-            assert self._vm(record.id, record.key, record.subnet).provider_id == record.provider_id
+            vm = self._vm(record.id, record.key, record.subnet)
+            assert self.settings["ec2"] or vm.provider_id == record.provider_id
 
     async def populate(self) -> list[tuple[str, str]]:
         """Write a snapshot with running instances and create their VMs."""
@@ -197,6 +208,8 @@ class FleetServer:
             await writer.fence()
             await writer.snapshot()
         self.booted.clear()
+        if self.settings["ec2"]:
+            await asyncio.to_thread(self._adopt, records)
         return [(record.id, record.group) for record in records]
 
     def _instance(self, ids: IdMaker, resolved: Any) -> Instance:
@@ -216,7 +229,7 @@ class FleetServer:
             infra_hash=group.infra_hash,
             request_hash="sha256:" + "b" * 64,
             nonce=Nonce(jti=hashlib.md5(id.encode()).hexdigest(), issued=int(now - 60), expires=int(now + 240)),
-            provider_id=vm.provider_id,
+            provider_id=ProviderId(ec2_endpoint.provider_id(id)) if self.settings["ec2"] else vm.provider_id,
             seen=True,
             ip4=vm.ip4,
             hostname=vm.hostname,
@@ -256,9 +269,39 @@ class FleetServer:
             json_logs=False,
             insecure_dev=True,
         )
-        provider = ReportingProvider(self.scope, self.clock, cloud=self.cloud, server=name)
+        provider: Instances = ReportingProvider(self.scope, self.clock, cloud=self.cloud, server=name)
+        if self.settings["ec2"]:
+            provider = self._aws(self.settings["ec2"])
         self.server = ServerProcess(options, clock=self.clock, rng=self.rng, store=self.store, provider=provider)
         self.running = asyncio.create_task(self.server.run())
+
+    def _aws(self, url: str) -> Instances:
+        from nstance.providers.aws.provider import AwsSettings, open_aws  # as in a server that is configured so
+
+        keys = {
+            "AWS_ACCESS_KEY_ID": "bench",
+            "AWS_SECRET_ACCESS_KEY": "bench",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": url,
+        }
+        settings = AwsSettings(region="eu-north-1", endpoint=url)
+        address = FixedAddress("10.0.0.250")
+        return open_aws(self.scope, settings, address, clock=self.clock, server="bench", environment=keys)
+
+    def _adopt(self, records: list[Instance]) -> None:
+        """The same VMs in the EC2 of the measurement."""
+        vms = [
+            {
+                "nstance:instance-id": record.id,
+                "nstance:managed": "true",
+                "nstance:cluster-id": CLUSTER,
+                "nstance:shard": SHARD,
+                "nstance:tenant": record.tenant,
+                "nstance:group": record.group,
+            }
+            for record in records
+        ]
+        body = json.dumps({"vms": vms}).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{self.settings['ec2']}/adopt", body), timeout=30).close()
 
     def _find_lead(self) -> TermContext | None:
         if self.running.done():
@@ -305,6 +348,10 @@ class FleetServer:
 
     async def do_stop(self, id: str) -> Json:
         self.cloud.stop(InstanceId(id))
+        return {}
+
+    async def do_offers(self, limits: dict[str, int]) -> Json:
+        self.cloud.offers = {memory_offers.parse_offer(text): count for text, count in limits.items()}
         return {}
 
     async def do_latency(self, seconds: float) -> Json:

@@ -20,6 +20,7 @@ IDLE_CPU_SECONDS = 0.05  # in half a second
 class Measured:
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.creates: list[tuple[float, str, str]] = []  # when, which instance, of which group
+        self.refusals: dict[str, float] = {}  # for lack of capacity: which instance, when
         self.deletes: dict[str, float] = {}
         self.log = log
         self._process = process
@@ -61,6 +62,19 @@ class Measured:
                     if of == group:
                         return at
                 await self._changed.wait()
+
+    async def fell_back(self, group: str, since: float) -> float:
+        """Seconds from the refusal of a create call of the group to the next call for that instance."""
+
+        def find() -> float | None:
+            found = ((at, id) for at, id, of in reversed(self.creates) if of == group and at >= since)
+            return next((at - self.refusals[id] for at, id in found if self.refusals.get(id, at) < at), None)
+
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: find() is not None)
+            seconds = find()
+            assert seconds is not None
+            return seconds
 
     async def count_created(self, count: int) -> None:
         """Wait for this many create calls."""
@@ -119,6 +133,8 @@ class Measured:
         async with self._changed:
             if event["event"] == "create":
                 self.creates.append((event["at"], event["id"], event["group"]))
+            elif event["event"] == "refused":
+                self.refusals[event["id"]] = event["at"]
             else:
                 self.deletes.setdefault(event["id"], event["at"])
             self._changed.notify_all()

@@ -26,7 +26,7 @@ from nstance.pki import keys, proof
 from nstance.v1 import operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
 from nstance.wire.call import call
-from nstance.wire.channel import Channel
+from nstance.wire.channel import Channel, ExpectedServer
 from nstance.wire.status import UnreachableError
 
 RNG, CLOCK = SystemRng(), SystemClock()
@@ -266,8 +266,7 @@ async def _register(world: World, token: str, outcome: Outcome) -> str:
     channel = Channel(
         f"{place[0]}:{place[1]}",
         context=tls.client_context(ca_pem=world.ca()),
-        expect_cluster=CLUSTER,
-        expect_shard=SHARD,
+        expect=ExpectedServer(CLUSTER, SHARD),
         clock=CLOCK,
     )
     request = registration_pb2.RegisterAgentRequest(
@@ -301,9 +300,7 @@ async def impostor(world: World) -> Outcome:
         return outcome
     await _wait_for_port(world, Service.OPERATOR)
     for _ in range(10):
-        channel = Channel(
-            f"{place[0]}:{place[1]}", context=context, expect_cluster=CLUSTER, expect_shard=SHARD, clock=CLOCK
-        )
+        channel = Channel(f"{place[0]}:{place[1]}", context=context, expect=ExpectedServer(CLUSTER, SHARD), clock=CLOCK)
         try:
             stub = operator_grpc.OperatorServiceStub(channel)
             await call(stub.ListGroups, operator_pb2.ListGroupsRequest(), timeout=5.0)

@@ -20,6 +20,7 @@ from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ServerId, 
 from nstance.pki import ca, keys, names, nonce, proof
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
 from nstance.wire import limits, peer, status, tls
+from nstance.wire.dispatch import Table, methods_of
 from nstance.wire.listener import Listener
 
 CLUSTER = ClusterId("test-cluster")
@@ -113,18 +114,16 @@ class AgentServer:
         )
         pem, key_pem = issued.pem, keys.private_to_pem(key).encode()
         self.registration = Listener(
-            [_Registration(self)],
+            Table(methods=methods_of([_Registration(self)]), limits=limits.REGISTRATION),
             context=lambda: tls.server_context(certificate_pem=pem, key_pem=key_pem, ca_pem=None),
-            limits=limits.REGISTRATION,
             clock=self.clock,
         )
         self.agents = Listener(
-            [_Agents(self)],
+            Table(
+                methods=methods_of([_Agents(self)]), limits=limits.AGENT, role=names.Role.AGENT, cluster=self.cluster
+            ),
             context=lambda: tls.server_context(certificate_pem=pem, key_pem=key_pem, ca_pem=self.ca.pem),
-            limits=limits.AGENT,
             clock=self.clock,
-            role=names.Role.AGENT,
-            cluster=self.cluster,
         )
         await self.registration.start("127.0.0.1", self._ports[0])
         await self.agents.start("127.0.0.1", self._ports[1])

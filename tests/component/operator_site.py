@@ -14,8 +14,9 @@ import yaml
 
 from component.whole_server import CLUSTER, SHARD, World, config
 from nstance.config.addresses import Service
-from nstance.kube import errors, kinds, lease, memory
+from nstance.kube import errors, kinds, memory
 from nstance.kube.kubeconfig import Access
+from nstance.kube.lease import LeaseTimes
 from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import TenantId
@@ -34,7 +35,6 @@ LOOPBACK = BindAddress("127.0.0.1", 0)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_file, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
-    monkeypatch.setitem(lease.Election.__init__.__kwdefaults__, "retry", 0.1)
 
 
 class Site:
@@ -92,7 +92,8 @@ class Site:
         return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
 
     def operator(self, **more: Any) -> Operator:
-        flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, **more}
+        times = LeaseTimes(renew=0.1, retry=0.1)
+        flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, "lease_times": times, **more}
         options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **flags)
         return Operator(
             options,

@@ -72,6 +72,7 @@ class Cluster:
     shards: dict[str, World]
     clock: SystemClock
     kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
+    is_cloud_deleting_nodes: bool = True  # a cloud's own software does, where it runs
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -207,7 +208,7 @@ class Cluster:
                         {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
                     )
                 known.add(id)
-            for id in known - alive:
+            for id in known - alive if self.is_cloud_deleting_nodes else ():
                 with contextlib.suppress(errors.NotFoundError):
                     await self.kube.delete(kinds.NODE, str(id))
                 known.discard(id)
@@ -222,8 +223,9 @@ async def operating(
     *,
     start: bool = True,
     drain_timeout: str = "30s",
+    template: dict[str, object] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """`groups`: for each shard its static groups with their sizes."""
+    """`groups`: for each shard its static groups with their sizes. `template`: more keys of their template."""
     clock, rng = SystemClock(), SystemRng()
     async with contextlib.AsyncExitStack() as stack:
         access = await stack.enter_async_context(kubernetes_of(kubernetes, dir))
@@ -236,7 +238,9 @@ async def operating(
                 for group, size in sizes.items()
             }
             first = next(iter(shards.values()), None)
-            world = World(dir / name, config(groups={"default": static}), shard=ShardId(name), beside=first)
+            settings = config(groups={"default": static})
+            settings["templates"]["web"] |= template or {}
+            world = World(dir / name, settings, shard=ShardId(name), beside=first)
             shards[name] = await stack.enter_async_context(world)
             await world.start()
         namespace = f"t-{uuid.uuid4().hex[:12]}"
@@ -287,7 +291,8 @@ async def _prepare(cluster: Cluster) -> None:
     for kind in crds.KINDS:
         with contextlib.suppress(errors.AlreadyExistsError):
             await kube.create(kinds.CUSTOM_RESOURCE_DEFINITION, crds.definition(kind))
-    await kube.create(kinds.NAMESPACE, {"metadata": {"name": cluster.namespace}})
+    labels = {"nstance.dev/on-demand": "enabled"}
+    await kube.create(kinds.NAMESPACE, {"metadata": {"name": cluster.namespace, "labels": labels}})
     await kube.create(
         kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-capi-workload"}}, namespace=cluster.namespace
     )

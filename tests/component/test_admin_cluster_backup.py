@@ -86,6 +86,24 @@ def test_into_an_empty_bucket(shard: Bucket, backup: pathlib.Path, tmp_path: pat
     assert other.ok("journal", "--shard", "dev").stdout == shard.ok("journal", "--shard", "dev").stdout
 
 
+def test_a_backup_is_not_replaced_unasked(shard: Bucket, backup: pathlib.Path) -> None:
+    before = backup.read_bytes()
+    refused = shard("backup", str(backup))
+    assert refused.exit_code == 2
+    assert "exists and may be your only backup; choose another name, or give --force" in refused.stderr
+    assert backup.read_bytes() == before
+    write(shard, "shard/dev/config.jsonc", (shard.root / "shard/dev/config.jsonc").read_bytes() + b"\n")
+    assert shard("backup", str(backup), "--force").exit_code == 0
+    assert backup.read_bytes() != before
+
+
+def test_a_directory_that_is_missing_is_named(shard: Bucket, tmp_path: pathlib.Path) -> None:
+    refused = shard("backup", str(tmp_path / "nowhere" / "x"))
+    assert refused.exit_code == 2
+    assert "there is no directory" in refused.stderr
+    assert "nowhere; create it first" in " ".join(refused.stderr.split())
+
+
 def test_no_secret_is_in_the_file_in_clear(shard: Bucket, backup: pathlib.Path) -> None:
     with tarfile.open(backup) as tar:
         bodies = [file.read() for member in tar if (file := tar.extractfile(member))]
@@ -99,7 +117,7 @@ def test_secrets_in_clear_are_left_out(shard: Bucket, tmp_path: pathlib.Path) ->
     result = shard.ok("backup", str(made), "-o", "json")
     assert json.loads(result.stdout)["left_out"] == ["cluster/secret/plain"]
     assert "not encrypted" in result.stderr
-    shard.ok("backup", str(made), "--insecure-dev")
+    shard.ok("backup", str(made), "--insecure-dev", "--force")
     with tarfile.open(made) as tar:
         assert "cluster/secret/plain" in tar.getnames()
 

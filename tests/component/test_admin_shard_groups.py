@@ -116,7 +116,7 @@ async def test_wait_waits_for_the_instances_of_a_deleted_group(tmp_path: Path) -
         for words in ([], ["web"]):
             late = await admin("wait", *words, "--within", "1ms")
             assert late.exit_code == 1
-            assert "web is deleted, 2 leaving" in late.stderr
+            assert "web is not configured (deleted, or held), it still has 2 instances" in late.stderr
         await admin.ok("wait", "static")
         operator = await world.operator()
         for id, state in states(world, "web").items():

@@ -1,5 +1,6 @@
 """Rollouts as the command line and the HTTP API show and steer them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ async def test_the_command_line(tmp_path: Path) -> None:
         assert "2 instances to replace, at most 1 at a time; duration: unknown" in planned.stderr
         await admin.ok("group", "update", "web", "--instance-type", "large")
         await reached(world, Outcome.PAUSED, revisions=2)
-        assert "rollout paused: paused after 1 instances" in (await admin.ok("group", "list")).stdout.replace("\n", " ")
+        assert "rollout paused: paused after 1 instance until" in (await admin.ok("group", "list")).stdout.replace(
+            "\n", " "
+        )
         planned = await admin.ok("group", "plan", "web")
         assert "the rollout is paused" in planned.stderr
         assert "hold" in planned.stdout
@@ -57,6 +60,41 @@ async def test_the_command_line(tmp_path: Path) -> None:
         planned = await admin.ok("group", "plan", "web", "--instance-type", "huge")
         assert "duration: about" in planned.stderr
         assert "no group wob" in await admin.refused("group", "history", "wob")
+
+
+async def test_a_rollback_shows_that_the_file_is_not_active(tmp_path: Path) -> None:
+    """`config diff` showed the earlier revision as that of the file, and exited with 0."""
+    async with World(tmp_path, shard_config()) as world:
+        await world.start()
+        admin = await shell(world)
+        await reached(world, Outcome.COMPLETE, revisions=1)
+        made = shard_config()
+        made["templates"]["web"]["instance_type"] = "large"
+        world.configure(made)
+        await world.leader.active_config.refresh()
+        await reached(world, Outcome.COMPLETE, revisions=2)
+        assert (await admin("config", "diff")).exit_code == 0
+        assert (await admin("status")).exit_code == 0
+        [group] = await admin.json("group", "list")
+        configured = group["rollout"]["revision"]
+        await admin.ok("group", "rollback", "web")
+        await reached(world, Outcome.COMPLETE, revisions=3)
+        await eventually(lambda: len(world.leader.shard.members(KEY)) >= 2)
+        await admin.ok("wait", "web")
+        shown = await admin("config", "diff", "-o", "json")
+        assert shown.exit_code == 1
+        rows = {row["setting"]: row for row in json.loads(shown.stdout)}
+        kind, revision = rows["instance_type"], rows["revision"]
+        assert (kind["file"], kind["api"], kind["active"], kind["actual"]) == ("large", None, "small", "small 2")
+        assert (kind["differs"], revision["differs"]) == (["rolled back"], ["rolled back"])
+        [group] = await admin.json("group", "list")
+        assert (revision["file"], revision["active"]) == (configured, group["rollout"]["revision"])
+        status = (await admin("status")).stdout.replace("\n", " ")
+        assert f"rolled back: revision {configured} of the config file is not active" in " ".join(status.split())
+        await admin.ok("group", "resume-rollout", "web")
+        await reached(world, Outcome.COMPLETE, revisions=4)
+        await admin.ok("wait", "web")
+        assert (await admin("config", "diff")).exit_code == 0
 
 
 async def test_a_group_of_the_api_says_how_it_is_updated(tmp_path: Path) -> None:

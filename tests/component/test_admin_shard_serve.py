@@ -1,7 +1,6 @@
 """`nstance-admin serve`: its JSON, its description, its doors."""
 
 import asyncio
-import contextlib
 import datetime
 import json
 import os
@@ -9,67 +8,28 @@ import re
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from component.admin_shell import operator_addresses, shell
+from component.http_world import TOKEN, check, get_json, lines, post, served
 from component.whole_server import SECONDS, SHARD, World, config
-from nstance.admin import client as clients
-from nstance.admin.client import Client
-from nstance.admin.http import access, openapi, routes, server
+from nstance.admin.http import access, routes, server
 from nstance.admin.http.access import Access
-from nstance.model.ids import ShardId
 from support import ports
 
 STATIC = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
-NOBODY = Access(token=None, tls_cert=None, tls_key=None, client_ca=None)
-TOKEN = "a-token-that-is-long-enough"
+APART = ("/v1/", "/dashboard/")  # described in /v1/openapi.json, and files
 HERE = {"shard": str(SHARD)}
 ALL = {"all_shards": "true"}
-DEAD = ShardId("dead")
-
-Browser = TestClient[Any, Any]
 free_port = ports.free_port
-
-
-@contextlib.asynccontextmanager
-async def served(world: World, *, guard: Access = NOBODY, dead: bool = False) -> AsyncIterator[Browser]:
-    admin = await shell(world)
-    identity = clients.load(admin.identity, now=world.clock.wall())
-    addresses = {SHARD: tuple(operator_addresses(world).split("|"))}
-    if dead:
-        addresses[DEAD] = ("127.0.0.1:1",)
-    found = [
-        Client(shard, where, identity=identity, timeout=SECONDS, clock=world.clock)
-        for shard, where in addresses.items()
-    ]
-    async with TestClient(TestServer(routes.application(found, guard, world.clock))) as browser:
-        try:
-            yield browser
-        finally:
-            for each in found:
-                each.close()
-
-
-async def get_json(browser: Browser, path: str, code: int = 200, /, **query: str) -> Any:
-    async with browser.get(path, params=query) as answer:
-        assert answer.status == code, await answer.text()
-        return await answer.json()
-
-
-async def post(browser: Browser, path: str, body: Any = None, code: int = 200, /, **query: str) -> Any:
-    async with browser.post(path, params=query, json=body) as answer:
-        assert answer.status == code, await answer.text()
-        return await answer.json()
 
 
 async def test_the_three_documented_calls_word_by_word(tmp_path: Path) -> None:
@@ -215,21 +175,6 @@ JSON = {"Content-Type": "application/json"}
 # ---- events as they happen
 
 
-async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """Messages of a stream: their fields; comments left out."""
-    fields: dict[str, Any] = {}
-    async for raw in response.content:
-        line = raw.decode().rstrip("\n")
-        if not line and fields:
-            if "data" in fields:  # without it: how far everything was read
-                fields["data"] = json.loads(fields["data"])
-            yield fields
-            fields = {}
-        elif line and not line.startswith(":"):
-            name, _, value = line.partition(": ")
-            fields[name] = value
-
-
 async def test_events_are_streamed_and_a_browser_that_returns_misses_none(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
@@ -284,32 +229,6 @@ async def test_streams_are_bounded_and_an_unresponsive_shard_is_reported(
 # ---- the description
 
 
-def check(value: Any, schema: Any) -> None:
-    """As much of JSON Schema as the description uses."""
-    if "anyOf" in schema:
-        for each in schema["anyOf"]:
-            with contextlib.suppress(AssertionError):
-                return check(value, each)
-        raise AssertionError(value, schema)
-    if "$ref" in schema:
-        return check(value, openapi.SCHEMAS[schema["$ref"].rpartition("/")[2]])
-    kinds = {"string": str, "integer": int, "boolean": bool, "null": type(None), "array": list, "object": dict}
-    wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    assert type(value) in {kinds[kind] for kind in wanted}, (value, schema)
-    if isinstance(value, list):
-        for each in value:
-            check(each, schema["items"])
-    if isinstance(value, dict):
-        fields = schema.get("properties", {})
-        assert set(schema.get("required", ())) <= value.keys()
-        for name, each in value.items():
-            inner = fields.get(name, schema.get("additionalProperties", {}))
-            assert inner is not False, f"{name} is not described"
-            if inner:
-                check(each, inner)
-    return None
-
-
 async def test_the_description_agrees_with_what_is_served(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC)) as world:
         await world.start()
@@ -321,7 +240,7 @@ async def test_the_description_agrees_with_what_is_served(tmp_path: Path) -> Non
             assert described == {
                 (route.method, route.resource.canonical)
                 for route in browser.app.router.routes()
-                if route.resource and route.method != "HEAD"
+                if route.resource and route.method != "HEAD" and not route.resource.canonical.startswith(APART)
             }
             assert {path for path, some in reply["paths"].items() for each in some.values() if "security" in each} == {
                 *access.PUBLIC_PATHS
@@ -505,7 +424,7 @@ async def test_without_flags_it_serves_this_machine(tmp_path: Path, monkeypatch:
         admin = await shell(world)
         bound: list[str] = []
 
-        async def serve(reach: object, bind: object, guard: object) -> None:
+        async def serve(reach: object, bind: object, guard: object, options: object) -> None:
             bound.append(str(bind))
 
         monkeypatch.setattr(server, "serve", serve)

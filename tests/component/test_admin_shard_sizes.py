@@ -46,8 +46,8 @@ async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: P
         assert [(each["field"], each["value"], each["file_value"], each["by"]) for each in listed["overrides"]] == [
             ("size", "3", "5", who)
         ]
-        shown = rf"api by {who} at \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ, the config file says 5"
-        assert re.search(f"size {shown}", (await admin.ok("group", "list")).stdout)
+        shown = rf"api, set by {who} at \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ; the config file has 5"
+        assert re.search(f"size from {shown}", (await admin.ok("group", "list")).stdout)
         assert re.search(shown, (await admin.ok("group", "show", "workers")).stdout)
         await admin.ok("wait")
         assert "workers 3 (set by API, config file: 5)" in (await admin.ok("status")).stdout

@@ -11,7 +11,7 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer
 from component.agent_world import Agent
-from nstance.agent import files, on_receive
+from nstance.agent.files import installation, on_receive
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
 from nstance.tasks.backoff import Backoff
@@ -204,14 +204,14 @@ def last_report(server: AgentServer) -> agent_pb2.HealthReport:
 async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real, begun, go_on = files.Incoming.commit, threading.Event(), threading.Event()
+    real, begun, go_on = installation.Incoming.commit, threading.Event(), threading.Event()
 
-    def slow(self: files.Incoming, config_hash: str, count: int) -> bool:
+    def slow(self: installation.Incoming, config_hash: str, count: int) -> bool:
         begun.set()
         assert go_on.wait(60)
         return real(self, config_hash, count)
 
-    monkeypatch.setattr(files.Incoming, "commit", slow)
+    monkeypatch.setattr(installation.Incoming, "commit", slow)
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"touch {tmp_path}/ran")
     await eventually(begun.is_set)

@@ -8,7 +8,7 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer
 from component.agent_world import Agent, get
-from nstance.agent.folder import SetupError
+from nstance.agent.files.folder import SetupError
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
 from nstance.wire import status

@@ -13,7 +13,10 @@ from grpclib.exceptions import GRPCError
 from component.whole_server import CLUSTER, SECONDS, LightAgent, World, config, states
 from nstance.config.addresses import Service
 from nstance.model.instance import State
+from nstance.objects.journal import DeposedError
+from nstance.objects.memory import Fate
 from nstance.pki import keys, proof
+from nstance.server.api import asking
 from nstance.server.liveness.agent_quota import WRITE_BURST
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
 from nstance.wire.call import call
@@ -276,3 +279,20 @@ async def test_the_cache_has_the_time_of_the_last_report(world: World) -> None:
     assert int(last_report * 1000) == shown.last_report_unix_ms
     later = await operator.call("GetInstanceStatus", instance_id=agent.id)
     assert (later.connected, later.last_report_unix_ms) == (False, shown.last_report_unix_ms)
+
+
+async def test_a_renewal_that_cannot_be_stored_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call waited for ever while storage did not answer, and a change of leaders was an internal error."""
+    agent, stub = await alone(world)
+    shard, answered = world.leader.shard, world.leader.shard.ask
+    request = renewal(agent, keys.generate(world.rng))
+
+    async def end(*args: object, **fields: object) -> None:
+        raise DeposedError("this server stopped leading")
+
+    monkeypatch.setattr(shard, "ask", end)
+    assert await refused(call(stub.RenewCertificate, request, timeout=SECONDS)) is Status.UNAVAILABLE
+    monkeypatch.setattr(shard, "ask", answered)
+    monkeypatch.setattr(asking, "ANSWER_TIMEOUT_SECONDS", 0.05)
+    world.fate = lambda verb, key: Fate(before=3600.0) if "/journal/" in key else Fate()
+    assert await refused(call(stub.RenewCertificate, request, timeout=SECONDS)) is Status.UNAVAILABLE

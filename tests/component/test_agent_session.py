@@ -12,7 +12,7 @@ from component import agent_world
 from component.agent_server import AgentServer
 from component.agent_world import Agent, get
 from nstance.agent import lifecycle, session
-from nstance.agent.folder import SetupError
+from nstance.agent.files.folder import SetupError
 from nstance.model.ids import InstanceId
 from nstance.v1 import agent_pb2
 from nstance.wire import status

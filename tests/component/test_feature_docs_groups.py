@@ -6,12 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from component.admin_shell import shell
+from component.admin_shell import Shell, shell
 from component.test_feature_docs import _page
 from component.whole_server import World, config, states
 from nstance.config import jsonc
 from nstance.model.ids import InstanceId
-from nstance.providers.errors import NoCapacityError
+from nstance.providers.errors import CapacityScope, NoCapacityError
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image
 from support.eventually import eventually
@@ -83,7 +83,10 @@ async def test_images_and_userdata(tmp_path: Path) -> None:
             await eventually(lambda: list(states(world, "web").values()) == ["running"] * 3)
             for id, agent in world.agents.items():
                 assert agent._request.args["ImageId"] == "img-1"
-                assert agent._request.userdata.decode() == f"#!/bin/sh\necho {id}\n"
+                script = agent._request.userdata.decode()
+                assert script.startswith("#!/bin/sh\n# Installs and starts the Nstance agent.")
+                assert "https://files.internal/nstance-agent-linux-" in script
+                assert script.endswith(f"\necho {id}\n")
     finally:
         await runner.cleanup()
 
@@ -96,6 +99,9 @@ async def test_capacity(tmp_path: Path) -> None:
         def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
             if call is Call.CREATE and id and world.leader.shard.instances[id].subnet == "subnet-1":
                 return Outcome(applied=False, error=NoCapacityError("InsufficientInstanceCapacity"))
+            if call is Call.CREATE and id and world.leader.shard.instances[id].market == "spot":
+                error = NoCapacityError("MaxSpotInstanceCountExceeded", scope=CapacityScope.MARKET)
+                return Outcome(applied=False, error=error)
             return super().outcome(call, id)
 
     async with World(tmp_path, document) as world:
@@ -107,7 +113,27 @@ async def test_capacity(tmp_path: Path) -> None:
             running = [i for i in world.leader.shard.instances.values() if i.state.value == "running"]
             if number == 0:
                 assert [i.subnet for i in running] == ["subnet-2"] * 4
+                assert {(i.market, i.instance_type) for i in running} == {("on-demand", "m7g.large")}
+                await _check_exhausted_offers(admin)
                 assert "create-failed" in {each["reason"] for each in await admin.json("events", "--group", "web")}
             elif words[:1] == ["wait"]:
                 assert len(running) == (0 if commands[number - 1][-1] == "0" else 1)
         assert len([vm for vm in world.cloud.vms() if vm.status.value == "running"]) == 1
+
+
+async def _check_exhausted_offers(admin: Shell) -> None:
+    """What is shown of the fallback: by group, by instance, in a plan and in the events."""
+    group = await admin.json("group", "show", "web")
+    assert group["instance_types"] == ["m7g.large", "m6g.large"]
+    assert group["markets"] == ["spot", "on-demand"]
+    exhausted = {(o["market"], o["instance_type"], o["subnet"]): o for o in group["exhausted_offers"]}
+    assert len(exhausted) == 6  # of eight: all on spot, and the first subnet
+    assert exhausted["spot", "m6g.large", "subnet-2"]["message"] == "MaxSpotInstanceCountExceeded"
+    assert exhausted["on-demand", "m7g.large", "subnet-1"]["retry"]
+    assert "spot m7g.large in subnet-2 until " in (await admin.ok("group", "show", "web")).stdout
+    instances = await admin.json("instance", "list", "--group", "web")
+    assert {each["market"] for each in instances} == {"on-demand"}
+    planned = (await admin.ok("group", "plan", "web", "--size", "5")).stdout
+    assert "on-demand m7g.large in subnet-2, because of no capacity in spot m7g.large" in " ".join(planned.split())
+    messages = [each["message"] for each in await admin.json("events", "--group", "web")]
+    assert any("trying on-demand m7g.large in subnet-2: MaxSpotInstanceCountExceeded" in text for text in messages)

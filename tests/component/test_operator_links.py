@@ -112,10 +112,12 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
             assert list(shard.groups) == ["web"]
             assert set(shard.instances) == set(states(world, "web"))
             assert ear.shards == [SHARD]
-            status = await shard.upsert_group("new", pb.GroupConfig(template="web", size=1))
+            status = await shard.upsert_group(
+                pb.UpsertGroupRequest(key="new", config=pb.GroupConfig(template="web", size=1))
+            )
             assert (status.key, status.size) == ("new", 1)
             await eventually(lambda: "new" in shard.groups and shard.groups["new"].ready_size == 1)
-            await shard.upsert_group("new", pb.GroupConfig(template="web", size=0))
+            await shard.upsert_group(pb.UpsertGroupRequest(key="new", config=pb.GroupConfig(template="web", size=0)))
             leaving = await eventually(lambda: [e for e in ear.instances if e.state == "draining" and e.waits])
             assert (await shard.acknowledge_drained(leaving[0].instance_id)).accepted
             await eventually(lambda: [e for e in ear.instances if e.state == "deleted"])
@@ -124,7 +126,7 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
             await eventually(lambda: "new" not in shard.groups)
             assert ear.groups[-1] == (SHARD, "new")
             with pytest.raises(ShardRefusedError) as refused:
-                await shard.upsert_group("web", pb.GroupConfig(size=1), etag="wrong")
+                await shard.upsert_group(pb.UpsertGroupRequest(key="web", config=pb.GroupConfig(size=1), etag="wrong"))
             assert refused.value.code == "ABORTED"
             with pytest.raises(ShardRefusedError) as refused:
                 await shard.delete_group("web")
@@ -182,22 +184,30 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 await eventually(lambda: silent.synced and well.synced)
                 wire.hold()
                 hanging = [
-                    asyncio.create_task(silent.upsert_group("g", pb.GroupConfig(template="web", size=0)))
+                    asyncio.create_task(
+                        silent.upsert_group(
+                            pb.UpsertGroupRequest(key="g", config=pb.GroupConfig(template="web", size=0))
+                        )
+                    )
                     for _ in range(linking.MAX_CALLS + 5)
                 ]
                 for number in range(20):
-                    await well.upsert_group(f"g{number}", pb.GroupConfig(template="web", size=0))
+                    await well.upsert_group(
+                        pb.UpsertGroupRequest(key=f"g{number}", config=pb.GroupConfig(template="web", size=0))
+                    )
                 results = await asyncio.gather(*hanging, return_exceptions=True)
                 assert {type(result) for result in results} == {ShardUnreachableError}
                 await eventually(lambda: not silent.synced)
                 assert "unresponsive" in silent.unsynced_reason or "no answer" in silent.unsynced_reason
                 await eventually(lambda: silent._channel)  # it tries again; calls do not wait for that
                 with pytest.raises(ShardUnreachableError, match="is not reachable"):
-                    await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
+                    await silent.upsert_group(
+                        pb.UpsertGroupRequest(key="g", config=pb.GroupConfig(template="web", size=0))
+                    )
                 assert well.synced
                 wire.pass_on()
                 await eventually(lambda: silent.synced)
-                await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
+                await silent.upsert_group(pb.UpsertGroupRequest(key="g", config=pb.GroupConfig(template="web", size=0)))
 
 
 async def test_addresses_are_tried_in_turn_over_a_fail_over(tmp_path: Path) -> None:
@@ -216,7 +226,7 @@ async def test_addresses_are_tried_in_turn_over_a_fail_over(tmp_path: Path) -> N
             await eventually(lambda: not shard.synced)
             await standby.until(lambda: standby.lead is not None)
             await eventually(lambda: shard.synced)
-            await shard.upsert_group("g", pb.GroupConfig(template="web", size=0))
+            await shard.upsert_group(pb.UpsertGroupRequest(key="g", config=pb.GroupConfig(template="web", size=0)))
             assert ear.shards.count(SHARD) >= 3
 
 
@@ -301,6 +311,11 @@ async def test_a_flood_of_changes_never_leaves_the_link_behind(tmp_path: Path) -
             shard = link(links)
             await eventually(lambda: shard.synced)
             await asyncio.gather(
-                *(shard.upsert_group(f"g{n}", pb.GroupConfig(template="web", size=0)) for n in range(100))
+                *(
+                    shard.upsert_group(
+                        pb.UpsertGroupRequest(key=f"g{n}", config=pb.GroupConfig(template="web", size=0))
+                    )
+                    for n in range(100)
+                )
             )
             await eventually(lambda: len(shard.groups) == 100)

@@ -214,7 +214,8 @@ async def test_a_pod_elsewhere_is_served_too_and_cleared_up_after_a_restart(tmp_
     """No owner is possible across namespaces: the operator itself finds out that the pod is gone."""
     async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
         elsewhere = f"{cluster.namespace}-pods"
-        await cluster.kube.create(kinds.NAMESPACE, {"metadata": {"name": elsewhere}})
+        labels = {"nstance.dev/on-demand": "enabled"}
+        await cluster.kube.create(kinds.NAMESPACE, {"metadata": {"name": elsewhere, "labels": labels}})
         await cluster.pod("job", namespace=elsewhere, annotations={"on-demand.nstance.dev/group": "web"})
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
         [machine] = await cluster.all(kinds.MACHINE)

@@ -109,3 +109,30 @@ async def test_a_shard_group_of_a_paused_pool_is_not_set_back(tmp_path: Path, ku
         assert await size("web") == 3
         await pause(cluster, half, "nstance-web", paused=False)
         await cluster.until(lambda: set_back("web"))
+
+
+async def paused_condition(cluster: Cluster, kind: Kind, name: str) -> str:
+    item = await cluster.get(kind, name) or {}
+    found = [each for each in item.get("status", {}).get("conditions", ()) if each["type"] == "Paused"]
+    return str(found[0]["status"]) if found else ""
+
+
+async def test_what_is_paused_says_so(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
+        await cluster.until(lambda: cluster.running("zone-a", "web"))
+
+        async def all_show(status: str) -> bool:
+            [instance] = cluster.running("zone-a", "web")
+            named = (
+                (kinds.NSTANCE_CLUSTER, CLUSTER),
+                (kinds.NSTANCE_MACHINE_POOL, "nstance-web"),
+                (kinds.NSTANCE_SHARD_GROUP, "web--zone-a"),
+                (kinds.NSTANCE_MACHINE, str(instance)),
+            )
+            return {await paused_condition(cluster, kind, name) for kind, name in named} == {status}
+
+        await cluster.until(lambda: all_show("False"))
+        await pause(cluster, kinds.CLUSTER, CLUSTER, paused=True)
+        await cluster.until(lambda: all_show("True"))
+        await pause(cluster, kinds.CLUSTER, CLUSTER, paused=False)
+        await cluster.until(lambda: all_show("False"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from component.operator_world import KUBERNETES, REAL, Cluster, operating
-from nstance.kube import kinds
+from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from support import real_kube
 
@@ -34,13 +34,13 @@ async def test_groups_of_all_shards_are_imported_with_their_sizes(tmp_path: Path
 
         async def whole() -> Object | None:
             item = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")
-            return item if condition(item, "Ready") == "True" else None
+            is_listed = item is not None and len(item["spec"].get("providerIDList", ())) == 3  # follows the status
+            return item if condition(item, "Ready") == "True" and is_listed else None
 
         ours = await cluster.until(whole)
         assert ours["spec"]["shards"] == ["zone-a", "zone-b"]
         assert ours["status"]["isStatic"] is True
         assert (ours["status"]["replicas"], ours["status"]["readyReplicas"]) == (3, 3)
-        assert len(ours["spec"]["providerIDList"]) == 3
         assert ours["status"]["initialization"] == {"provisioned": True}
         assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
         # Cluster API's controllers look at nodes only when they are told that there is a control plane.
@@ -163,9 +163,14 @@ async def test_a_static_pool_stays_where_its_configuration_has_it(tmp_path: Path
             ({"shards": ["zone-a"]}, "spec.shards cannot be changed here"),
             ({"shards": ["zone-a", "zone-b"], "template": "other"}, "template is 'web' there and 'other' here"),
         ):
-            await cluster.kube.patch(
+            patch = cluster.kube.patch(
                 kinds.NSTANCE_MACHINE_POOL, "nstance-web", {"spec": change}, namespace=cluster.namespace
             )
+            if kubernetes == "real":  # it evaluates the rules of the CRD
+                with pytest.raises(errors.InvalidError, match="the group is static"):
+                    await patch
+                continue
+            await patch
             assert why in await cluster.until(refused)
             assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
             right = {"spec": {"shards": ["zone-a", "zone-b"], "template": None}}
@@ -245,3 +250,82 @@ async def test_a_pool_that_leaves_its_groups_behind_does_not_delete_them(tmp_pat
         assert left is not None
         assert not left["metadata"].get("deletionTimestamp")
         assert len(cluster.running("zone-a", "jobs")) == 1
+
+
+async def test_an_import_changes_nothing(tmp_path: Path, kubernetes: str) -> None:
+    """Sizes that are far from even, and vars that one shard has of its own."""
+    groups = {"zone-a": {"web": 4, "apart": 1}, "zone-b": {"web": 0, "apart": 2}}
+    async with operating(tmp_path, kubernetes, groups, start=False) as cluster:
+        other = await cluster.shards["zone-b"].operator()
+        await other.call("UpsertGroup", key="apart", config={"vars": {"greeting": "servus"}})
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 4)
+        await cluster.until(lambda: len(cluster.running("zone-b", "apart")) == 2)
+        before = {(shard, group): cluster.running(shard, group) for shard in groups for group in groups[shard]}
+        await cluster.start()
+        for pool in ("nstance-web", "nstance-apart", "nstance-apart-zone-b"):
+            await cluster.until(lambda: ready(cluster, pool))  # noqa: B023
+        assert await sizes(cluster) == {
+            "web--zone-a": 4,
+            "web--zone-b": 0,
+            "apart--zone-a": 1,
+            "apart--zone-b": 2,
+        }
+        after = {(shard, group): cluster.running(shard, group) for shard in groups for group in groups[shard]}
+        assert after == before
+        [apart] = [each for each in (await other.call("ListGroups")).groups if each.key == "apart"]
+        assert dict(apart.config.vars) == {"greeting": "servus"}
+        # They hold until the replicas change, and not after it.
+        await cluster.scale("web", 5)
+        await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 1)
+        assert cluster.running("zone-a", "web") == before["zone-a", "web"]
+        pool = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web") or {}
+        assert "shardSizes" not in pool["spec"]
+
+
+async def test_fields_that_are_removed_go_back_to_the_template(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
+        await cluster.until(lambda: ready(cluster, "nstance-web"))
+        operator = await cluster.shards["zone-a"].operator()
+
+        async def change(**spec: object) -> None:
+            await cluster.kube.patch(
+                kinds.NSTANCE_MACHINE_POOL, "nstance-web", {"spec": spec}, namespace=cluster.namespace
+            )
+
+        async def shows(instance_type: str, greeting: str) -> None:
+            async def look() -> bool:
+                [group] = (await operator.call("ListGroups")).groups
+                return (group.instance_type, group.vars["greeting"]) == (instance_type, greeting)
+
+            await cluster.until(look)
+
+        await change(instanceType="large", vars={"greeting": "hi"})
+        await shows("large", "hi")
+        await cluster.crash()
+        await change(instanceType="", vars=None)
+        await cluster.start()
+        await shows("small", "hello")
+        # What was set at the shard alone stays, and a condition names it.
+        await operator.call("UpsertGroup", key="web", config={"instance_type": "huge", "size": 0})
+
+        async def named() -> bool:
+            item = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a") or {}
+            found = [each for each in item["status"]["conditions"] if each["type"] == "InSync"]
+            return bool(found) and found[0]["status"] == "False" and "instanceType is 'huge'" in found[0]["message"]
+
+        await cluster.until(named)
+
+
+async def test_a_mistyped_shard_does_not_keep_a_pool(tmp_path: Path, kubernetes: str) -> None:
+    """Nothing was ever asked of a shard that nobody has configured, so nothing has to be confirmed."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, drain_timeout="0") as cluster:
+        await make_pool(cluster, "jobs", 2, ["zone-a", "zone-typo"], template="web")
+        await cluster.until(lambda: cluster.running("zone-a", "jobs"))
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "jobs--zone-typo"))
+        await cluster.kube.delete(kinds.MACHINE_POOL, "jobs", namespace=cluster.namespace)
+
+        async def gone() -> bool:
+            return await cluster.get(kinds.NSTANCE_MACHINE_POOL, "jobs") is None
+
+        await cluster.until(gone)
+        assert not cluster.running("zone-a", "jobs")

@@ -447,3 +447,43 @@ async def test_no_term_begins_with_a_configuration_that_was_not_read_in_it(tmp_p
         await second.until(lambda: second.lead is not None and second.shard.listed)
         assert refused == 3
         assert states(world, "web", "acme") == dict.fromkeys(made, "running")
+
+
+async def test_a_group_shrinks_by_the_instances_that_the_caller_chose(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=4))
+        await eventually(lambda: ready(world, "web", "acme") == 4)
+        ids = sorted(states(world, "web", "acme"))
+        stale = await operator.refused(
+            "UpsertGroup", key="web", config=GroupConfig(size=2), etag="other", remove_first=[ids[0]]
+        )
+        assert stale.status is Status.ABORTED
+        assert all(each.removal_rank is None for each in world.leader.lead_now.shard.instances.values())
+        twice = await operator.refused(
+            "UpsertGroup", key="web", config=GroupConfig(template="web", size=2), remove_first=[ids[1], ids[1]]
+        )
+        assert twice.status is Status.INVALID_ARGUMENT
+        await operator.call(
+            "UpsertGroup",
+            key="web",
+            config=GroupConfig(template="web", size=2),
+            remove_first=[ids[3], "web-00000000000000000000000000", ids[1]],
+        )
+
+        def running() -> list[str]:
+            return sorted(id for id, state in states(world, "web", "acme").items() if state == "running")
+
+        await eventually(lambda: running() == [ids[0], ids[2]])
+
+
+async def test_a_group_shows_the_capacity_of_its_template(tmp_path: Path) -> None:
+    template = {"kind": "web", "arch": "arm64", "capacity": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}}
+    settings = config()
+    async with World(tmp_path, {**settings, "templates": {**settings["templates"], "big": template}}) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        made = await operator.call("UpsertGroup", key="web", config=GroupConfig(template="big", size=0))
+        assert dict(made.group.capacity) == {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
+        assert (made.group.architecture, made.group.operating_system) == ("arm64", "linux")

@@ -21,7 +21,7 @@ from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds, kubeconfig, lease, memory
 from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
-from nstance.kube.mirror import Mirror
+from nstance.kube.mirror import Mirror, Selection
 from nstance.kube.port import Kube, Object
 from nstance.operator import workload_cluster
 from nstance.operator.controllers import clusters
@@ -204,9 +204,9 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
         connected.append(access.server)
         return there[access.server]
 
-    secrets = Mirror(here, kinds.SECRET, clock=clock, rng=rng, namespace="default")
+    secrets = Mirror(here, Selection(kinds.SECRET, "default"), clock=clock, rng=rng)
     remote = workload_cluster.RemoteKube(secrets, "x-kubeconfig", connect=connect)
-    nodes = Mirror(remote, kinds.NODE, clock=clock, rng=rng)
+    nodes = Mirror(remote, Selection(kinds.NODE), clock=clock, rng=rng)
     tasks = [asyncio.create_task(secrets.run()), asyncio.create_task(nodes.run())]
 
     async def put(text: str) -> None:

@@ -13,10 +13,11 @@ from grpclib.exceptions import GRPCError
 from component.whole_server import CLUSTER, SECONDS, World, config, states
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance
+from nstance.objects.memory import Fate
 from nstance.pki import keys, nonce, proof
 from nstance.providers.errors import UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
-from nstance.server.api import registrar
+from nstance.server.api import asking, registrar
 from nstance.server.api.registrar import INVALID, MAX_FAILURES, WINDOW_SECONDS, Registrar
 from nstance.server.config.advertised import Advertised
 from nstance.v1 import registration_pb2
@@ -171,3 +172,11 @@ async def test_the_machine_itself_is_not_limited_and_memory_is(desk: Desk, monke
     for number in range(20):
         await desk.refused(bad, f"203.0.113.{number}")
     assert len(desk.registrar._failures._seen) == 5
+
+
+async def test_a_registration_that_cannot_be_stored_is_tried_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call waited for ever while storage did not answer."""
+    monkeypatch.setattr(asking, "ANSWER_TIMEOUT_SECONDS", 0.05)
+    desk.world.fate = lambda verb, key: Fate(before=3600.0) if "/journal/" in key else Fate()
+    error = await desk.refused(desk.request(desk.token(desk.one)), AWAY)
+    assert (error.status, error.message) == (Status.UNAVAILABLE, "failed to store the request in time, try again")

@@ -154,7 +154,7 @@ async def test_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
 
 async def test_a_secret_store_that_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
     configured = config()
-    configured["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
+    configured["cluster"]["secrets"] = {"provider": "google-secret-manager", "project_id": "p"}
     async with World(tmp_path, configured) as world:
-        with pytest.raises(FatalError, match="'aws-secrets-manager' is not built yet"):
+        with pytest.raises(FatalError, match="'google-secret-manager' is not built yet"):
             await world.start(insecure_dev=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 
 from component.whole_server import SECONDS, SHARD, World
 from nstance.config.addresses import Address, Service
-from nstance.objects.errors import UnavailableError
+from nstance.objects.errors import PermissionDeniedError, StorageError, UnavailableError
 from nstance.objects.memory import Fate, Verb
+from nstance.objects.port import MAX_READ
 from nstance.server import reserved_ports, wiring
+from nstance.server.election import elector
 from nstance.server.errors import FatalError
+from nstance.tasks.backoff import Backoff
 from support import ports
 from support.eventually import eventually
 
@@ -55,6 +59,32 @@ async def test_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: in
         assert await health(meanwhile) is None
 
 
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        pytest.param(UnavailableError("503"), "object storage does not answer: 503", id="away"),
+        pytest.param(PermissionDeniedError("403"), "object storage denies access: 403", id="denied"),
+    ],
+)
+async def test_a_store_that_cannot_be_written_is_reported_until_it_can(
+    tmp_path: Path,
+    problem: StorageError,
+    expected: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading succeeded, so a server that could not write waited without a word."""
+    monkeypatch.setattr(wiring, "BOOT_RETRY", Backoff(0.05, 0.05))
+    async with World(tmp_path) as world:
+        world.fate = lambda verb, key: Fate(error=problem) if "/probe-" in key else Fate()
+        starting = asyncio.create_task(world.start("a"))
+        message = f"failed to check the store, will retry: {expected}"
+        await eventually(lambda: message in [record.getMessage() for record in caplog.records])
+        world.fate = lambda verb, key: Fate()
+        server = await starting
+        assert await health(server.base) == 200
+
+
 async def test_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_path: Path, meanwhile: int) -> None:
     with socket.create_server(("127.0.0.1", meanwhile)):
         async with World(tmp_path) as world:
@@ -87,6 +117,73 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
         world.store.tamper(slot, whole)
         await starting
         assert await health(port) == 200
+
+
+async def unhealthy_text(port: int) -> str:
+    """What /health says when it says that nobody can lead."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                status, text = await health_text(port)
+                if status == 503 and "nobody can lead: " in text:
+                    return text
+            await asyncio.sleep(0.05)
+
+
+async def test_a_damaged_journal_does_not_make_the_epoch_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server claimed the lease again and again although it could not lead."""
+    monkeypatch.setattr(elector, "ABSTAIN_SECONDS", 0.05)
+    async with World(tmp_path) as world:
+        await (await world.start("a")).stop()
+        slot, key = f"shard/{SHARD}/journal/{1:020d}.json", f"shard/{SHARD}/leader.json"
+        whole = world.store.contents()[slot]
+        world.store.tamper(slot, b"{}")
+        reads = 0
+
+        def count(verb: Verb, key: str) -> Fate:
+            nonlocal reads
+            reads += key == slot
+            return Fate()
+
+        world.fate = count
+        starting = asyncio.create_task(world.start("b"))
+        await eventually(lambda: "b" in world.servers)
+        await unhealthy_text(world.servers["b"].base)
+        epoch = json.loads(world.store.contents()[key])["epoch"]
+        before = reads
+        await eventually(lambda: reads > before + 5)
+        assert json.loads(world.store.contents()[key])["epoch"] == epoch
+        world.store.tamper(slot, whole)
+        await starting
+
+
+@pytest.mark.parametrize(
+    "planted", [pytest.param(b"{}", id="damaged"), pytest.param(bytes(MAX_READ + 1), id="oversized")]
+)
+async def test_a_lease_that_cannot_be_read_ends_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: bytes
+) -> None:
+    """The leader and its standby exited, and were gone when somebody repaired it."""
+    monkeypatch.setattr(elector, "ABSTAIN_SECONDS", 0.05)
+    async with World(tmp_path) as world:
+        leader = await world.start("a")
+        standby = await world.start("b", lead=False)
+        key = f"shard/{SHARD}/leader.json"
+        whole = world.store.contents()[key]
+        world.store.tamper(key, planted)
+        held = leader.configured.elector._held
+        assert held is not None
+        held._renew_now.set()
+        for server in (leader, standby):
+            assert "the lease object cannot be read" in await unhealthy_text(server.base)
+            assert not server.task.done()
+        world.store.tamper(key, whole)
+        await eventually(lambda: any(server.lead is not None for server in (leader, standby)))
+
+        async def both_are_healthy() -> bool:  # the standby reads the lease a moment later
+            return await health(leader.base) == await health(standby.base) == 200
+
+        await eventually(both_are_healthy)
 
 
 async def test_a_standby_that_finds_the_journal_damaged_is_well_while_somebody_leads(tmp_path: Path) -> None:
@@ -154,3 +251,28 @@ def test_a_port_for_outgoing_connections_is_no_good_choice(
     message = reserved_ports.taken(Service.AGENT, Address("127.0.0.1", 8994), OSError(98, "Address already in use"))
     assert message.startswith("the agent port 127.0.0.1:8994 cannot be opened: Address already in use")
     assert ("outgoing connections" in message) is hinted
+
+
+async def test_a_cold_start_waits_for_storage_only_a_few_times(tmp_path: Path) -> None:
+    """With 2 s a request, 15 requests one after the other are 30 s without a leader."""
+    async with World(tmp_path) as world:
+        waiting: list[asyncio.Future[None]] = []
+        rounds = 0
+
+        async def hold(verb: Verb, key: str) -> Fate:
+            waiting.append(asyncio.get_running_loop().create_future())
+            await waiting[-1]
+            return Fate()
+
+        world._fated = hold  # type: ignore[method-assign]
+        starting = asyncio.create_task(world.start("a"))
+        async with asyncio.timeout(SECONDS):
+            while not starting.done():
+                await asyncio.sleep(0.05)  # until everything waits for storage that does not wait for something else
+                held, waiting[:] = list(waiting), []
+                rounds += bool(held)
+                for each in held:
+                    if not each.done():
+                        each.set_result(None)
+        await starting
+        assert rounds <= 13

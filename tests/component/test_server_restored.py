@@ -59,7 +59,7 @@ async def test_vms_that_are_newer_than_the_backup_are_held_and_adopted(tmp_path:
         assert {vm["instance_id"] for vm in held} == every - old
         assert all("scale it up to adopt" in vm["why"] for vm in held)
         status = (await admin.ok("status")).stdout
-        assert "4 unknown VMs, held" in status
+        assert "4 unknown VMs held" in status
         assert held[0]["instance_id"] in status
         assert any(e["reason"] == "unknown-vm" for e in await admin.json("events"))
         assert "has its size of 3" in await admin.refused("instance", "adopt", held[0]["instance_id"])

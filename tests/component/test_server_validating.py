@@ -51,7 +51,7 @@ def test_warnings_are_shown_and_strict_makes_them_errors(tmp_path: Path, capsys:
     file.write_text(json.dumps(document(tmp_path, vars={}), indent=1))
     assert validate("--validate", str(file)) == 0
     output = capsys.readouterr()
-    assert output.out == f"{file} is valid, with 1 warnings\n"
+    assert output.out == f"{file} is valid, with 1 warning\n"
     assert output.err.startswith("warning: templates.web.files.logo.source (line ")
     assert "var theme is not defined for default/web" in output.err
     assert validate("--validate", str(file), "--strict") == 1

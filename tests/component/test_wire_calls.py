@@ -24,6 +24,7 @@ from component.wire_world import (
 )
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import call, limits, status
+from nstance.wire.channel import ExpectedServer
 
 WORLD = World()
 AGENT = WORLD.agent()
@@ -222,7 +223,7 @@ async def test_the_registration_port_asks_for_no_certificate() -> None:
     context = WORLD.server_context(clients=False)
     async with (
         listening(WORLD, Registrations(), context=lambda: context, role=None, limits=limits.REGISTRATION) as port,
-        WORLD.channel(port.port, expect_shard=None) as channel,
+        WORLD.channel(port.port, expect=ExpectedServer(WORLD.cluster, None)) as channel,
     ):
         stub = registration_grpc.RegistrationServiceStub(channel)
         request = registration_pb2.RegisterAgentRequest(nonce="once")

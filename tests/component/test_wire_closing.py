@@ -19,6 +19,7 @@ from component.wire_world import (
     listening,
     on_both_loops,
     raw,
+    table,
     wait_for_ever,
 )
 from nstance import clock
@@ -81,7 +82,7 @@ async def test_a_port_can_be_opened_again_at_once() -> None:
         await port.close()
         await eventually(lambda: not through.connected)
         context = WORLD.server_context()
-        again = listener.Listener([agents()], context=lambda: context, limits=limits.Limits(), clock=CLOCK)
+        again = listener.Listener(table(agents()), context=lambda: context, clock=CLOCK)
         await again.start("127.0.0.1", number)
         await ask(through)  # the channel finds its way back by itself
         await again.close()
@@ -90,7 +91,7 @@ async def test_a_port_can_be_opened_again_at_once() -> None:
 async def test_a_taken_port_is_an_error_that_leaves_nothing_behind() -> None:
     async with listening(WORLD) as port:
         context = WORLD.server_context()
-        second = listener.Listener([agents()], context=lambda: context, limits=limits.Limits(), clock=CLOCK)
+        second = listener.Listener(table(agents()), context=lambda: context, clock=CLOCK)
         with pytest.raises(OSError, match="already in use"):
             await second.start("127.0.0.1", port.port)
         await second.close()
@@ -98,15 +99,14 @@ async def test_a_taken_port_is_an_error_that_leaves_nothing_behind() -> None:
 
 async def test_a_name_with_two_addresses_is_served_on_both() -> None:
     context = WORLD.server_context()
-    made = listener.Listener([agents()], context=lambda: context, limits=limits.Limits(), clock=CLOCK)
+    made = listener.Listener(table(agents()), context=lambda: context, clock=CLOCK)
     await made.start("", 0)
     try:
         for host in ("127.0.0.1", "[::1]"):
             async with channel.Channel(
                 f"{host}:{made.port}",
                 context=WORLD.client_context(AGENT),
-                expect_cluster=None,
-                expect_shard=None,
+                expect=channel.ExpectedServer(None, None),
                 clock=CLOCK,
             ) as through:
                 await ask(through)
@@ -253,8 +253,7 @@ async def test_addresses_are_tried_in_turn_and_the_good_one_remembered() -> None
         through = channel.Channel(
             f"127.0.0.1:{dead}, 127.0.0.1:{good.port}",
             context=WORLD.client_context(AGENT),
-            expect_cluster=WORLD.cluster,
-            expect_shard=SHARD,
+            expect=channel.ExpectedServer(WORLD.cluster, SHARD),
             clock=CLOCK,
         )
         dialled = record_dials(through)
@@ -286,8 +285,7 @@ async def test_when_nobody_answers_the_error_names_them_all() -> None:
         through = channel.Channel(
             [f"127.0.0.1:{port}" for port in ports],
             context=WORLD.client_context(AGENT),
-            expect_cluster=None,
-            expect_shard=None,
+            expect=channel.ExpectedServer(None, None),
             clock=CLOCK,
         )
         with pytest.raises(status.UnreachableError) as caught:

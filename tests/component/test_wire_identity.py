@@ -144,13 +144,19 @@ async def test_nothing_is_sent_to_a_false_server(server: Paper, why: str) -> Non
 
 
 async def test_a_server_of_another_cluster_is_refused() -> None:
-    async with listening(WORLD) as port, WORLD.channel(port.port, WORLD.agent(), expect_cluster="other") as through:
+    async with (
+        listening(WORLD) as port,
+        WORLD.channel(port.port, WORLD.agent(), expect=channel.ExpectedServer("other", SHARD)) as through,
+    ):
         with pytest.raises(channel.WrongServerError, match="expected cluster other, found demo"):
             await ask(through)
 
 
 async def test_a_client_that_does_not_know_the_shard_takes_any_server() -> None:
-    async with listening(WORLD) as port, WORLD.channel(port.port, WORLD.agent(), expect_shard=None) as through:
+    async with (
+        listening(WORLD) as port,
+        WORLD.channel(port.port, WORLD.agent(), expect=channel.ExpectedServer(WORLD.cluster, None)) as through,
+    ):
         await ask(through)
         assert through.server is not None
         assert through.server.shard == SHARD

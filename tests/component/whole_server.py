@@ -11,6 +11,7 @@ Every VM of the cloud gets a light agent, which registers, keeps its health stre
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import ssl
 import uuid
@@ -35,7 +36,7 @@ from nstance.pki import peer as certificates
 from nstance.providers.memory import MemoryProvider
 from nstance.providers.memory_behavior import Script
 from nstance.providers.memory_cloud import MemoryCloud
-from nstance.providers.port import CreateRequest, Scope, Vm
+from nstance.providers.port import CreateRequest, Instances, Scope, Vm
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.leader.context import TermContext
 from nstance.server.options import Options
@@ -46,7 +47,7 @@ from nstance.server.wiring import ServerProcess
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
 from nstance.wire.call import call
-from nstance.wire.channel import Channel
+from nstance.wire.channel import Channel, ExpectedServer
 from support import ports
 from support.eventually import eventually
 
@@ -161,12 +162,17 @@ class World:
             json_logs=False,
             insecure_dev=insecure_dev,
         )
-        provider = MemoryProvider(Scope(cluster=CLUSTER, shard=self.shard), self.clock, cloud=self.cloud, server=name)
         store = self.store.view(self._fated)
-        server = ServerProcess(options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=provider)
+        server = ServerProcess(
+            options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=self.open_provider(name)
+        )
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
         await running.until(lambda: running.lead is not None if lead else name in self._standbys())
         return running
+
+    def open_provider(self, name: str) -> Instances | None:
+        """For a server; None: the one that the configuration names."""
+        return MemoryProvider(Scope(cluster=CLUSTER, shard=self.shard), self.clock, cloud=self.cloud, server=name)
 
     def _standbys(self) -> set[str]:
         servers = (running.server.server for running in self.servers.values())
@@ -215,8 +221,7 @@ class World:
                 certificate_pem=certificate_pem,
                 key_pem=keys.private_to_pem(key).encode() if key is not None else None,
             ),
-            expect_cluster=CLUSTER,
-            expect_shard=self.shard,
+            expect=ExpectedServer(CLUSTER, self.shard),
             clock=self.clock,
         )
         self._channels.append(channel)
@@ -509,7 +514,11 @@ class LightAgent:
     async def _receive(self, stub: agent_grpc.AgentServiceStub) -> None:
         arriving: dict[str, bytes] = {}
         async with stub.ReceiveFiles.open() as stream:
-            await stream.send_message(agent_pb2.ReceiveFilesRequest(config_hash=self.config_hash), end=True)
+            have = [
+                agent_pb2.FileState(name=name, sha256=hashlib.sha256(content).hexdigest())
+                for name, content in self.files.items()
+            ]
+            await stream.send_message(agent_pb2.ReceiveFilesRequest(config_hash=self.config_hash, files=have), end=True)
             while (message := await stream.recv_message()) is not None:
                 if message.WhichOneof("kind") == "file":
                     arriving[message.file.name] = message.file.content

@@ -19,7 +19,7 @@ import uvloop
 from nstance import clock
 from nstance.pki import ca, fields, keys, names
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
-from nstance.wire import channel, limits, listener, tls
+from nstance.wire import channel, dispatch, limits, listener, tls
 
 CHANCE = clock.SystemRng()
 CLOCK = clock.SystemClock()
@@ -87,7 +87,7 @@ class World:
         return tls.client_context(ca_pem=self.ca.pem, certificate_pem=paper.certificate_pem, key_pem=paper.key_pem)
 
     def channel(self, port: int, paper: Paper | None = None, **more: Any) -> channel.Channel:
-        given = {"expect_cluster": self.cluster, "expect_shard": SHARD, "clock": CLOCK, **more}
+        given = {"expect": channel.ExpectedServer(self.cluster, SHARD), "clock": CLOCK, **more}
         return channel.Channel(f"127.0.0.1:{port}", context=self.client_context(paper), **given)
 
 
@@ -145,21 +145,19 @@ def agents(**methods: Callable[[Any], Awaitable[None]]) -> Agents:
     return Agents(**{"SubmitPublicKeys": answer_keys, "SubmitHealthReport": answer_health, **methods})
 
 
+def table(*services: Any, **more: Any) -> dispatch.Table:
+    return dispatch.Table(methods=dispatch.methods_of(services), **{"limits": limits.Limits(), **more})
+
+
 @asynccontextmanager
 async def listening(world: World, *services: Any, **more: Any) -> AsyncIterator[listener.Listener]:
     """By default an agent port."""
     refused: list[str] = []
     context = world.server_context()
-    given = {
-        "context": lambda: context,
-        "limits": limits.Limits(),
-        "clock": CLOCK,
-        "role": names.Role.AGENT,
-        "cluster": world.cluster,
-        "on_refused": refused.append,
-        **more,
-    }
-    made = listener.Listener(services or (agents(),), **given)
+    given = {"context": lambda: context, "clock": CLOCK, "on_refused": refused.append}
+    given |= {key: more.pop(key) for key in given.keys() & more.keys()}
+    of_agents = {"role": names.Role.AGENT, "cluster": world.cluster, **more}
+    made = listener.Listener(table(*(services or (agents(),)), **of_agents), **given)
     made.refused = refused  # type: ignore[attr-defined]
     await made.start("127.0.0.1", 0)
     try:

@@ -3,17 +3,20 @@
 import asyncio
 import contextlib
 import os
+import platform
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from component.agent_server import AgentServer
+from nstance.agent import units
 from nstance.v1 import agent_pb2
 from support.eventually import eventually
 
@@ -21,8 +24,9 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 AGENT = [str(Path(sys.executable).with_name("nstance-agent"))]
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+BUNDLE = ROOT / "dist" / f"nstance-agent-linux-{MACHINES.get(platform.machine(), 'none')}.tar.gz"
 PYZ = Path(os.environ.get("NSTANCE_TEST_PYZ", ROOT / "dist" / "nstance-agent.pyz"))
-DEPLOY = ROOT / "deploy" / "agent"
 
 
 @pytest.fixture
@@ -226,10 +230,23 @@ def test_the_self_contained_agent_names_the_python_it_needs(tmp_path: Path) -> N
     assert "found Python 3.9" in found.stderr
 
 
+@pytest.mark.skipif(not BUNDLE.exists(), reason="the bundle is not built (make agent-bundle)")
+async def test_the_agent_with_its_own_python(server: AgentServer, environment: dict[str, str], tmp_path: Path) -> None:
+    with tarfile.open(BUNDLE) as archive:
+        archive.extractall(tmp_path / "bundle", filter="tar")
+    command = [str(tmp_path / "bundle" / "nstance-agent" / "bin" / "nstance-agent")]
+    server.push({"a.txt": b"a"}, "sha256:1")
+    async with running(environment, command=command) as process:
+        await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    assert server.last_seen.goodbyes
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("unit", ["nstance-agent.service", "nstance-agent-shutdown.service"])
 def test_systemd_understands_the_units(unit: str, tmp_path: Path) -> None:
-    text = (DEPLOY / unit).read_text().replace("/usr/local/bin/nstance-agent", "/bin/true")
+    text = (units.UNITS / unit).read_text().replace("/usr/local/bin/nstance-agent", "/bin/true")
     (tmp_path / unit).write_text(text)
     found = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit)], capture_output=True, text=True, timeout=60
@@ -238,9 +255,23 @@ def test_systemd_understands_the_units(unit: str, tmp_path: Path) -> None:
     assert complaints == []
 
 
-def test_the_userdata_carries_the_units_as_they_are() -> None:
-    """Two copies of a unit that differ would be worse than one."""
-    userdata = (DEPLOY / "agent-userdata.sh.tpl").read_text()
+def test_it_installs_its_units(tmp_path: Path) -> None:
+    command = [*AGENT, "install-units", "--dir", str(tmp_path), "--program", "/opt/agent/bin/nstance-agent"]
+    subprocess.run(command, check=True, timeout=60)
     for unit in ("nstance-agent.service", "nstance-agent-shutdown.service"):
-        lines = [line for line in (DEPLOY / unit).read_text().splitlines() if not line.startswith("#")]
-        assert "\n".join(lines).strip() in userdata
+        text = (units.UNITS / unit).read_text()
+        assert (tmp_path / unit).read_text() == text.replace("ExecStart=/usr/local/bin", "ExecStart=/opt/agent/bin")
+        assert (tmp_path / unit).stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--program", "nstance-agent"], "expected an absolute path"),
+        (["--dir", "/nonexistent"], "failed to install the systemd units"),
+    ],
+)
+def test_units_that_cannot_be_installed(arguments: list[str], message: str) -> None:
+    done = subprocess.run([*AGENT, "install-units", *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert message in done.stderr

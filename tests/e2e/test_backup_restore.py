@@ -85,7 +85,7 @@ def test_three_backup_seven_restore(world: ShardWorld, monkeypatch: pytest.Monke
     assert unknown(terminal) == set(every) - old
     wait_for("the metric", lambda: server.metric("nstance_unknown_vms") == 4)
     shown = terminal.ok("status").stdout
-    assert "4 unknown VMs, held" in shown
+    assert "4 unknown VMs held" in shown
     assert alive(world) == every, "a healthy VM was deleted"
 
     for words in deciding:

@@ -96,9 +96,11 @@ def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path, free_port: in
         subprocess.run(["tmux", "kill-window", "-t", f"{tmux.SESSION}:{window}"], check=True)
         until("a replacement", lambda: window not in windows() and instances(3)())
 
+        until("a Machine for each instance of the pool", lambda: len(names("machines")) == 3)
+        of_pool = names("machines,nstancemachines")
         kubectl("apply", "-f", "-", given=json.dumps(POD))
         until("a node for the pod", instances(4))
-        [machine] = names("machines")
+        [machine] = names("machines") - of_pool
         kubectl(
             "wait",
             machine.replace("machine.cluster", "nstancemachine.infrastructure.cluster"),
@@ -106,7 +108,7 @@ def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path, free_port: in
             "--timeout=180s",
         )
         kubectl("delete", "pod", "job")
-        until("nothing left of it", lambda: instances(3)() and not names("machines,nstancemachines"))
+        until("nothing left of it", lambda: instances(3)() and names("machines,nstancemachines") == of_pool)
     finally:
         honcho.send_signal(signal.SIGTERM)
         honcho.wait(60)

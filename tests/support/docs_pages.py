@@ -26,9 +26,14 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "make dev": "runs until Ctrl+C; test_dev_run.py runs what it starts",
     },
     "admin.md": {
+        "nstance-admin cluster drain-all": "needs every shard of --servers; test_admin_drain_all.py empties two",
         "nstance-admin cluster revoke-operator": "needs shards there; test_admin_cluster_processes.py revokes at one",
         "nstance-admin serve --bind :8443": "needs a certificate; test_admin_shard_serve.py serves with one",
         'curl -H "Authorization': "needs a server with that name and certificate",
+    },
+    "dashboard.md": {
+        "nstance-admin serve": "runs until Ctrl+C; make test-ui looks at it, test_http_api_docs.py serves it",
+        "head -c 32": "makes a token for the next command",
     },
     "backup.md": {"nstance-admin": "needs a shard that is stopped and started again; test_backup_restore.py does that"},
     "readiness.md": {"nstance-admin": "needs a shard whose check fails; test_readiness.py has one"},
@@ -60,6 +65,13 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "cat": "goes with a cluster of kind",
         "NONCE_JWT=": "goes with a cluster of kind; the same command stands on development.md",
     },
+    "doctor.md": {"nstance-admin doctor": "needs a shard and a bucket; test_admin_doctor.py has both"},
+    "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
+    "qemu.md": {
+        "make vm-image": "takes minutes and needs mmdebstrap; make test-vm runs it",
+        "make dev-vm": "runs until Ctrl+C; test_dev_vm.py runs what it starts",
+        "python -m nstance.providers.qemu.save_state": "test_provider_qemu.py saves a state",
+    },
     "operator.md": {
         "kubectl": "needs a cluster with the operator; make test-kube runs its tests against a real API server",
         "helm": "needs a cluster",
@@ -70,10 +82,12 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
 RUN_BY: Mapping[str, tuple[str, ...]] = {
     "getting-started.md": ("e2e/test_dev_run.py", "e2e/test_docs_pages.py"),
     "admin.md": ("component/test_admin_shard_docs.py", "component/test_admin_bucket_docs.py"),
+    "http-api.md": ("component/test_http_api_docs.py",),
     "configuration.md": ("component/test_docs_commands.py",),
     "forecast.md": ("component/test_docs_commands.py",),
     "operator.md": ("component/test_docs_commands.py",),
     "load-balancers.md": ("component/test_docs_commands.py",),
+    "aws.md": ("component/test_docs_commands.py",),
     "images-and-userdata.md": ("component/test_docs_commands.py",),
     "development.md": ("e2e/test_dev_tmux.py",),
     **dict.fromkeys(

@@ -21,6 +21,7 @@ def made(kube: Kube, shards: Shards, *, clock: Clock, rng: Rng) -> ControllerCon
             tenant=TenantId("default"),
             server="http://kube.invalid",
             server_ca=lambda: None,
+            on_demand_namespaces="",
         ),
         kube=kube,
         mirrors=mirrors,

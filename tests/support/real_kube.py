@@ -262,9 +262,23 @@ def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
     return run("kubectl", f"--kubeconfig={kubeconfig}", *arguments, given=given)
 
 
+def find_missing() -> list[str]:
+    """Everything that is missing, at once: the builds take long, and nobody wants to learn of one thing after another."""
+    missing = [f"{name}: install it" for name in ("kubectl", "openssl") if not shutil.which(name)]
+    if not shutil.which("go") and not all((CACHE / program).exists() for program in PROGRAMS):
+        missing.append("Go: it builds kube-apiserver; or set NSTANCE_TEST_KUBECONFIG to a cluster of yours")
+    if not shutil.which("etcd") and not (CACHE / "etcd/usr/bin/etcd").exists() and not shutil.which("apt-get"):
+        missing.append("etcd: install it (Debian: apt-get install etcd-server)")
+    return missing
+
+
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     environment: dict[str, str] = {}
+    is_ci = os.environ.get("CI", "") not in ("", "0", "false")
+    if missing := find_missing():
+        print_progress(f"{'failed' if is_ci else 'skipped'}: missing are {'; '.join(missing)}")
+        return 1 if is_ci else 0
     try:
         _build_kubernetes()
         try:
@@ -277,9 +291,9 @@ def main() -> int:
             print_progress(f"kube-apiserver {KUBERNETES} is ready")
             environment |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
             return subprocess.call(sys.argv[1:], env=os.environ | environment)
-    except Missing as missing:
-        print_progress(f"skipped: {missing}")
-        return 0
+    except Missing as problem:
+        print_progress(f"{'failed' if is_ci else 'skipped'}: {problem}")
+        return 1 if is_ci else 0
     except Failed as failed:
         print_progress(f"failed: {failed}")
         return 1

@@ -17,8 +17,10 @@ async def serving(folder: pathlib.Path) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def client(endpoint: str, *, bucket: str = "dev", timeout: float = 30.0, secret: str = "dev") -> s3.S3Store:
-    with environment(AWS_ACCESS_KEY_ID="dev", AWS_SECRET_ACCESS_KEY=secret):
+def client(
+    endpoint: str, *, bucket: str = "dev", timeout: float = 30.0, access: str = "dev", secret: str = "dev"
+) -> s3.S3Store:
+    with environment(AWS_ACCESS_KEY_ID=access, AWS_SECRET_ACCESS_KEY=secret):
         return s3.S3Store(bucket, endpoint=endpoint, timeout=timeout)
 
 

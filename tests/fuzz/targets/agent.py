@@ -7,8 +7,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from fuzz.law import Broken, target
-from nstance.agent import content, files, spot
-from nstance.agent.folder import Folder
+from nstance.agent import spot
+from nstance.agent.files import content, installation
+from nstance.agent.files.folder import Folder
 from nstance.agent.metadata import Answer, MetadataUnavailableError
 from nstance.v1 import agent_pb2
 
@@ -28,7 +29,7 @@ NAMES = (
 )
 
 
-@target("files", files.FilesRejectedError, words=NAMES)
+@target("files", installation.FilesRejectedError, words=NAMES)
 def file_set(data: bytes) -> None:
     messages = []
     while data and len(messages) < MOST:
@@ -51,7 +52,7 @@ def _receive(root: Path, messages: list[agent_pb2.FileMessage]) -> None:
     recv, identity = Folder(root / "recv", mode=0o640), Folder(root / "identity", mode=0o600)
     recv.prepare()
     identity.prepare()
-    received = files.ReceivedFiles(recv=recv, identity=identity)
+    received = installation.ReceivedFiles(recv=recv, identity=identity)
     incoming = None
     for message in messages:
         incoming = incoming or received.begin()

@@ -19,6 +19,7 @@ from nstance.model.instance import State
 from nstance.pki import keys, names
 from nstance.server.api.admission import Admission
 from nstance.server.api.agent_service import AgentService
+from nstance.server.api.control_plane import ControlPlaneSources, ControlPlaneStatus
 from nstance.server.api.group_writer import GroupWriter
 from nstance.server.api.operator_service import OperatorContext, OperatorService
 from nstance.server.api.registrar import Registrar
@@ -45,6 +46,7 @@ class _Stream:
         self._kind, self._body = kind, body
         self._read = False
         self._stream = SimpleNamespace(connection=SimpleNamespace(peer=peer))
+        self.metadata: dict[str, str] = {}
 
     async def recv_message(self) -> Any:
         if self._read:
@@ -89,6 +91,7 @@ class Shard:
         public = keys.public_bytes(keys.generate(SeededRng("operator")))
         kept, _ = self._run(operators.register_directly(authority(), public, tenant=DEFAULT_TENANT))
         peers: dict[str, Callable[[], Any]] = {"operator": lambda: _peer(kept.identity), "agent": self._agent}
+        sources = ControlPlaneSources(metrics=env.metrics, standbys=dict, provider_rate=lead.provider_rate)
         apis = {
             "operator": OperatorService(
                 OperatorContext(
@@ -106,6 +109,7 @@ class Shard:
                     records=records,
                     statuses=statuses,
                     watchers=watchers,
+                    control_plane=ControlPlaneStatus(ServerId(found.name), shard.term.epoch, sources, clock),
                     clock=clock,
                 )
             ),

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from fuzz.law import Broken, target
-from nstance.agent import certificates, identity
+from nstance.agent.credentials import certificates, identity
 from nstance.authority import errors, keyset, registration
 from nstance.clock import Rng
 from nstance.model.ids import ClusterId, ShardId

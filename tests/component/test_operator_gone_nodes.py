@@ -1,0 +1,67 @@
+"""Nodes of VMs that are gone, where no cloud's software and no Cluster API deletes them."""
+
+from pathlib import Path
+
+import pytest
+
+from component.operator_world import KUBERNETES, operating
+from nstance.kube import kinds
+from nstance.operator.controllers import resources
+
+pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
+
+INSTANCE = "nstance.dev/instance"
+
+
+async def test_a_node_goes_when_its_shard_confirms_the_end_of_its_vm(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 2}}, drain_timeout="0") as cluster:
+        cluster.is_cloud_deleting_nodes = False
+
+        async def annotated() -> bool:
+            nodes = await cluster.nodes()
+            return len(nodes) == 2 and all(INSTANCE in resources.annotations(each) for each in nodes.values())
+
+        await cluster.until(annotated)
+        first = sorted(await cluster.nodes())[0]
+        # A node of another tenant has no instance here either.
+        foreign = {
+            "name": f"{cluster.namespace}-foreign",
+            "labels": {"nstance.dev/instance-id": "web-01hf7yj6caesvswbgbvdrt65z9", "test": cluster.namespace},
+            "annotations": {INSTANCE: "demo--other/zone-a/web-01hf7yj6caesvswbgbvdrt65z9"},
+        }
+        unknown = {"name": f"{cluster.namespace}-unknown", "labels": {"test": cluster.namespace}}
+        for metadata in (foreign, unknown):
+            await cluster.kube.create(kinds.NODE, {"metadata": metadata})
+        await cluster.crash()
+        await cluster.scale("web", 1)
+        await cluster.start()
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+
+        async def names() -> set[str]:
+            listed = await cluster.all(kinds.NODE)
+            return {resources.name(each) for each in listed if resources.labels(each).get("test") == cluster.namespace}
+
+        async def is_left() -> bool:
+            return first not in await names()
+
+        await cluster.until(is_left)
+        assert await names() == {*map(str, cluster.running("zone-a", "web")), foreign["name"], unknown["name"]}
+        for metadata in (foreign, unknown):
+            await cluster.kube.delete(kinds.NODE, str(metadata["name"]))
+
+
+async def test_nodes_stay_where_the_option_says_so(tmp_path: Path, kubernetes: str) -> None:
+    groups = {"zone-a": {"web": 1}}
+    async with operating(tmp_path, kubernetes, groups, drain_timeout="0", start=False) as cluster:
+        cluster.is_cloud_deleting_nodes = False
+        await cluster.start(delete_nodes=False)
+        await cluster.until(cluster.nodes)
+        await cluster.scale("web", 0)
+        await cluster.until(lambda: not cluster.running("zone-a", "web"))
+
+        async def released() -> bool:
+            return not await cluster.all(kinds.NSTANCE_MACHINE)
+
+        await cluster.until(released)  # what came after it was done
+        [node] = (await cluster.nodes()).values()
+        assert INSTANCE not in resources.annotations(node)

@@ -1,0 +1,249 @@
+"""MachinePool Machines, and what cluster-autoscaler's clusterapi provider reads and calls, replayed step by step."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from component.operator_world import KUBERNETES, Cluster, operating
+from nstance.kube import errors, kinds
+from nstance.kube.port import Object
+
+pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
+
+TWO = {"zone-a": {"web": 2}, "zone-b": {"web": 2}}
+POOL = "nstance-web"
+DELETE = "cluster.x-k8s.io/delete-machine"
+
+
+def normalized(provider_id: str) -> str:
+    """cluster-autoscaler compares what follows the last slash."""
+    return provider_id.rpartition("/")[2]
+
+
+async def members(cluster: Cluster) -> dict[str, Object]:
+    """The pool's Machines that are not being deleted, by name."""
+    found = {each["metadata"]["name"]: each for each in await cluster.all(kinds.MACHINE)}
+    return {name: each for name, each in found.items() if not each["metadata"].get("deletionTimestamp")}
+
+
+async def settled(cluster: Cluster, number: int) -> dict[str, Object]:
+    """The Machines, when each has its node and the pool lists all of them."""
+    found: dict[str, Object] = {}
+
+    async def complete() -> bool:
+        nonlocal found
+        found = await members(cluster)
+        pool = await cluster.get(kinds.MACHINE_POOL, POOL) or {}
+        ids = {normalized(each["spec"].get("providerID", "")) for each in found.values()}
+        listed = {normalized(each) for each in pool.get("spec", {}).get("providerIDList") or ()}
+        nodes = [each.get("status", {}).get("nodeRef") for each in found.values()]
+        references = pool.get("status", {}).get("nodeRefs") or []
+        return len(found) == len(references) == number and all(nodes) and ids == listed
+
+    await cluster.until(complete)
+    return found
+
+
+def running(cluster: Cluster) -> list[str]:
+    return sorted(str(id) for shard in cluster.shards for id in cluster.running(shard, "web"))
+
+
+async def mark(cluster: Cluster, machine: str) -> None:
+    """As cluster-autoscaler does it: read, annotate, update."""
+    found = await cluster.kube.get(kinds.MACHINE, machine, namespace=cluster.namespace)
+    found["metadata"].setdefault("annotations", {})[DELETE] = "2026-01-31 12:00:00"
+    try:
+        await cluster.kube.replace(kinds.MACHINE, found)
+    except errors.ConflictError:
+        await mark(cluster, machine)
+
+
+async def test_every_instance_has_its_objects(tmp_path: Path, kubernetes: str) -> None:
+    """What the contract of MachinePool Machines and cluster-autoscaler's provider read, field by field."""
+    async with operating(tmp_path, kubernetes, TWO) as cluster:
+        machines = await settled(cluster, 4)
+        assert sorted(machines) == running(cluster)
+        pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+        ours = await cluster.kube.get(kinds.NSTANCE_MACHINE_POOL, POOL, namespace=cluster.namespace)
+        assert ours["status"]["infrastructureMachineKind"] == "NstanceMachine"
+        assert ours["status"]["nodeInfo"] == {"architecture": "amd64", "operatingSystem": "linux"}
+        assert [each["instanceName"] for each in ours["status"]["instances"]] == sorted(machines)
+        assert pool["spec"]["replicas"] == 4
+        assert {each["name"] for each in pool["status"]["nodeRefs"]} == set(machines)  # here nodes have these names
+        for name, machine in machines.items():
+            item = await cluster.kube.get(kinds.NSTANCE_MACHINE, name, namespace=cluster.namespace)
+            for each in (machine, item):
+                labels = each["metadata"]["labels"]
+                assert labels["cluster.x-k8s.io/pool-name"] == POOL
+                assert labels["cluster.x-k8s.io/cluster-name"] == "demo--default"
+            [owner] = machine["metadata"]["ownerReferences"]
+            assert (owner["kind"], owner["name"], owner["uid"]) == ("MachinePool", POOL, pool["metadata"]["uid"])
+            assert owner["controller"] is True
+            owners = {each["kind"]: each for each in item["metadata"]["ownerReferences"]}
+            assert owners["NstanceMachinePool"]["uid"] == ours["metadata"]["uid"]
+            assert not owners["NstanceMachinePool"].get("controller")  # Cluster API makes the Machine its controller
+            assert machine["spec"]["clusterName"] == "demo--default"
+            assert machine["spec"]["infrastructureRef"]["name"] == name
+            assert machine["spec"]["providerID"] == item["spec"]["providerID"] == f"dev:///{name}"
+            assert machine["status"]["nodeRef"] == {"name": name}
+            assert item["status"]["initialization"] == {"provisioned": True}
+            assert item["spec"]["failureDomain"] == item["status"]["failureDomain"]
+
+
+async def test_cluster_autoscaler_scales_down_to_its_node(tmp_path: Path, kubernetes: str) -> None:
+    """Always the newest of the second shard, which no other rule would choose."""
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        for number in (4, 3):
+            machines = await settled(cluster, number)
+            victim = str(cluster.running("zone-b", "web")[-1])
+            node = (await cluster.nodes())[victim]
+            # nodeGroupForNode: the pool that lists the node's provider ID; findMachineByProviderID: exactly one Machine.
+            pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+            id = normalized(node["spec"]["providerID"])
+            assert [each for each in pool["spec"]["providerIDList"] if normalized(each) == id] != []
+            [found] = [each for each in machines.values() if normalized(each["spec"]["providerID"]) == id]
+            assert found["metadata"]["name"] == victim
+            before = running(cluster)
+            await mark(cluster, victim)
+            await cluster.scale("web", number - 1)
+            await cluster.until(lambda: len(running(cluster)) == number - 1)  # noqa: B023
+            assert running(cluster) == [each for each in before if each != victim]
+        await settled(cluster, 2)
+        assert len(cluster.running("zone-a", "web")) == 2
+
+
+async def test_cluster_autoscaler_scales_up_to_zero_and_back(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        await settled(cluster, 4)
+        await cluster.scale("web", 0)
+        await settled(cluster, 0)
+        assert not running(cluster)
+        await cluster.scale("web", 3)
+        await settled(cluster, 3)
+        # Growth evens out what a chosen victim left behind, and moves nothing.
+        victims = cluster.running("zone-b", "web")
+        await mark(cluster, str(victims[0]))
+        await cluster.scale("web", 2)
+        await cluster.until(lambda: not cluster.running("zone-b", "web"))
+        kept = cluster.running("zone-a", "web")
+        await cluster.scale("web", 3)
+        await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 1)
+        assert cluster.running("zone-a", "web") == kept
+
+
+async def test_a_deleted_machine_takes_its_instance_and_shrinks_the_pool(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, TWO) as cluster:
+        await settled(cluster, 4)
+        victim = str(cluster.running("zone-b", "web")[-1])
+        before = running(cluster)
+        await cluster.crash()
+        await cluster.kube.delete(kinds.MACHINE, victim, namespace=cluster.namespace)
+        await cluster.start()
+        await settled(cluster, 3)
+        assert running(cluster) == [each for each in before if each != victim]
+        pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+        assert pool["spec"]["replicas"] == 3
+
+        async def forgotten() -> bool:
+            pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+            return not (pool["metadata"].get("annotations") or {}).get("nstance.dev/removed-machines")
+
+        await cluster.until(forgotten)
+
+
+async def test_objects_that_go_by_themselves_take_no_instance(tmp_path: Path, kubernetes: str) -> None:
+    """Only the NstanceMachine; a Machine of another MachinePool's UID, as after a restored backup; all with their pool."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 2}}) as cluster:
+        machines = await settled(cluster, 2)
+        before, (first, second) = running(cluster), sorted(machines)
+        uids = {name: each["metadata"]["uid"] for name, each in machines.items()}
+        await cluster.kube.delete(kinds.NSTANCE_MACHINE, first, namespace=cluster.namespace)
+        foreign = machines[second]["metadata"]["ownerReferences"][0] | {"uid": "00000000-0000-0000-0000-000000000000"}
+        change = {"metadata": {"ownerReferences": [foreign]}}
+        await cluster.kube.patch(kinds.MACHINE, second, change, namespace=cluster.namespace)
+        with contextlib.suppress(errors.NotFoundError):  # a garbage collector may be faster
+            await cluster.kube.delete(kinds.MACHINE, second, namespace=cluster.namespace)
+
+        async def made_again() -> bool:
+            found = await members(cluster)
+            items = [await cluster.get(kinds.NSTANCE_MACHINE, name) for name in (first, second)]
+            alive = all(each is not None and not each["metadata"].get("deletionTimestamp") for each in items)
+            return alive and second in found and found[second]["metadata"]["uid"] != uids[second]
+
+        await cluster.until(made_again)
+        assert running(cluster) == before
+        pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+        assert pool["spec"]["replicas"] == 2
+        # The group is static: without its pool it keeps its instances, and no object of it stays.
+        await cluster.kube.delete(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+
+        async def gone() -> bool:
+            return not await cluster.all(kinds.NSTANCE_MACHINE) and not await cluster.all(kinds.MACHINE)
+
+        await cluster.until(gone)
+        assert running(cluster) == before
+
+
+async def test_an_unhealthy_machine_is_replaced_and_the_pool_keeps_its_size(tmp_path: Path, kubernetes: str) -> None:
+    """A MachineHealthCheck says so with the condition OwnerRemediated."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 2}}, drain_timeout="0") as cluster:
+        machines = await settled(cluster, 2)
+        victim = sorted(machines)[1]
+        unhealthy = {
+            "type": "OwnerRemediated",
+            "status": "False",
+            "reason": "WaitingForRemediation",
+            "message": "",
+            "lastTransitionTime": "2026-01-31T12:00:00Z",
+        }
+        await cluster.kube.patch(
+            kinds.MACHINE,
+            victim,
+            {"status": {"conditions": [unhealthy]}},
+            namespace=cluster.namespace,
+            subresource="status",
+        )
+        await cluster.until(lambda: len(running(cluster)) == 2 and victim not in running(cluster))
+        now = await settled(cluster, 2)
+        assert victim not in now
+        pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+        assert pool["spec"]["replicas"] == 2
+
+
+async def test_replicas_that_something_else_manages_are_shown(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}, drain_timeout="0") as cluster:
+        await settled(cluster, 1)
+        external = {"metadata": {"annotations": {"cluster.x-k8s.io/replicas-managed-by": "nstance"}}}
+        await cluster.kube.patch(kinds.MACHINE_POOL, POOL, external, namespace=cluster.namespace)
+
+        async def released() -> bool:
+            item = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a") or {}
+            return "size" not in item["spec"]
+
+        await cluster.until(released)
+        other = await cluster.shards["zone-a"].operator()
+        await other.call("UpsertGroup", key="web", config={"size": 3})
+        await settled(cluster, 3)
+        pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+        assert pool["spec"]["replicas"] == 3
+
+
+async def test_a_pool_that_shrinks_loses_its_idle_nodes(tmp_path: Path, kubernetes: str) -> None:
+    """The newest one is idle; by age alone it would stay."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 3}}, drain_timeout="0") as cluster:
+        *busy, idle = sorted(await settled(cluster, 3))
+        for node in busy:
+            await cluster.pod(f"on-{node}", node=node)
+        # A pod that is created later is seen later: then the operator knows these too.
+        await cluster.pod("last", annotations={"on-demand.nstance.dev/group": "nosuch"})
+        await cluster.until(lambda: asked(cluster))
+        await cluster.scale("web", 2)
+        await cluster.until(lambda: len(running(cluster)) == 2)
+        assert running(cluster) == busy
+        assert idle not in running(cluster)
+
+
+async def asked(cluster: Cluster) -> bool:
+    found = await cluster.kube.list(kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=last")
+    return bool(found.items)

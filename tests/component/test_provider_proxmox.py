@@ -1,0 +1,338 @@
+"""VMs of a Proxmox cluster (fakepve): what goes wrong half-way, and that nothing is leaked. The contract suite has the rest."""
+
+import asyncio
+import hashlib
+import os
+import random
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from contracts import provider_worlds as worlds
+from contracts.provider_worlds import ProxmoxWorld, fresh_id, request, scope
+from nstance.clock import SystemClock
+from nstance.model.ids import InstanceId
+from nstance.providers import errors, port
+from nstance.providers.port import Status
+from nstance.providers.proxmox import provider as proxmox
+from nstance.providers.proxmox.client import Access, ProxmoxClient
+from support import proxmox_stand_in
+from support.proxmox_stand_in import Rule
+
+HERE = scope()
+SCHEDULES = int(os.environ.get("NSTANCE_PROXMOX_SCHEDULES", "10"))
+PER_CLUSTER = 10  # a cluster takes longer to start than a schedule
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ProxmoxWorld]:
+    async with worlds.proxmox_world() as made:
+        yield made
+
+
+async def nothing_left(world: ProxmoxWorld) -> None:
+    assert world.stand_in.vms() == []
+    assert world.stand_in.volumes() == []
+    for node in ("pve1", "pve2"):
+        assert [name for name in world.stand_in.isos(node) if not name.startswith("nstance-deleted-")] == []
+
+
+LOST = [
+    ("POST", "/clone"),
+    ("POST", "/upload"),
+    ("PUT", "/config"),
+    ("POST", "/status/start"),
+    ("GET", "/status"),
+]
+
+
+@pytest.mark.parametrize(("method", "part"), LOST)
+async def test_a_lost_answer_is_an_unknown_outcome_and_the_repeat_finishes_it(
+    world: ProxmoxWorld, method: str, part: str
+) -> None:
+    asked, door = request(), world.door(HERE)
+    world.stand_in.rules.append(Rule(method, part))
+    try:
+        await door.create(asked)
+    except errors.UnknownOutcomeError:
+        assert world.count(asked.id) == 1, "it was made"
+    vm = await world.door(HERE).create(asked)
+    assert (vm.status, world.count(asked.id)) == (Status.RUNNING, 1)
+    assert "nstance-new" not in world.stand_in.vm(asked.id)["tags"]
+    assert await door.delete(asked.id, None) is Status.DELETED
+    await nothing_left(world)
+
+
+@pytest.mark.parametrize("part", ["/clone", "/upload", "/config", "/status/start"])
+async def test_no_quorum_half_way_is_repeated_and_leaks_nothing(world: ProxmoxWorld, part: str) -> None:
+    asked, door = request(), world.door(HERE)
+    method = "PUT" if part == "/config" else "POST"
+    world.stand_in.rules.append(Rule(method, part, 500, "cluster not ready - no quorum?"))
+    with pytest.raises((errors.UnavailableError, errors.UnknownOutcomeError)) as caught:
+        await door.create(asked)
+    assert isinstance(caught.value, errors.UnavailableError) == (part == "/clone"), "a clone is not nothing"
+    listed = await door.list()
+    assert [(vm.id, vm.status) for vm in listed] == ([] if part == "/clone" else [(asked.id, Status.PENDING)])
+    assert all(vm.cluster == "one" for vm in listed), "its notes say whose it is"
+    if part == "/upload":
+        assert await door.delete(asked.id, None) is Status.DELETED
+    else:
+        assert (await door.create(asked)).status is Status.RUNNING
+        assert await door.delete(asked.id, None) is Status.DELETED
+    await nothing_left(world)
+
+
+async def test_a_refused_configuration_removes_the_clone(world: ProxmoxWorld) -> None:
+    """The error says that nothing was created; so nothing may stay."""
+    door = world.door(HERE)
+    with pytest.raises(errors.PermanentError) as caught:
+        await door.create(request(args={"Bridge": "vmbr0", "Vlan": 99999}))
+    assert caught.value.parameter == "net0"
+    await nothing_left(world)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"args": {"TemplateName": "debain"}}, "expected a template 'debain' in the cluster, found none"),
+        ({"args": {"StoragePool": "nowhere"}}, "it has no storage nowhere"),
+        ({"args": {"StoragePool": "local"}}, "storage local has no content type 'images'"),
+        ({"instance_type": "large"}, "expected an instance type such as"),
+        ({"userdata": b"x" * 2_000_000}, "expected at most 1048576 bytes of userdata"),
+    ],
+)
+async def test_bad_requests_are_refused_before_anything_is_made(
+    world: ProxmoxWorld, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(errors.PermanentError, match=message):
+        await world.door(HERE).create(request(**changes))
+    assert not [call for call in world.stand_in.calls if call[0] != "GET"]
+
+
+async def test_a_vmid_that_is_taken_is_drawn_again(world: ProxmoxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, door = request(), world.door(HERE)
+    monkeypatch.setattr(proxmox, "draw_vmid", lambda id, attempt, vmids: 9001 + attempt)
+    world.stand_in.rules.append(Rule("POST", "/clone", 500, "unable to create VM 9003: config file already exists"))
+    await door.create(asked)
+    assert world.stand_in.vm(asked.id)["vmid"] == 9004, "9001 and 9002 are templates, 9003 was lost to another"
+
+
+async def test_a_vmid_that_was_used_again_is_not_deleted(world: ProxmoxWorld) -> None:
+    """Between the list and the delete another VM took the VMID."""
+    asked, door = request(), world.door(HERE)
+    await door.create(asked)
+    found = await door._inventory.find(asked.id)  # type: ignore[attr-defined]
+    world.stand_in.ask("PUT", f"{found.path}/config", name="somebody-elses")
+    assert await door._destroy(found)  # type: ignore[attr-defined]
+    assert [vm["name"] for vm in world.stand_in.vms()] == ["somebody-elses"]
+
+
+async def test_a_locked_vm_is_deleted_later(world: ProxmoxWorld) -> None:
+    asked, door = request(), world.door(HERE)
+    vm = await door.create(asked)
+    world.stand_in.rules.append(Rule("POST", "/status/stop", 500, "VM is locked (backup)"))
+    with pytest.raises(errors.UnavailableError, match="locked"):
+        await door.delete(asked.id, vm.provider_id)
+    assert await door.delete(asked.id, vm.provider_id) is Status.DELETED
+    await nothing_left(world)
+
+
+async def test_an_offline_node_is_unknown_and_skipped(world: ProxmoxWorld) -> None:
+    asked, door = request(), world.door(HERE)
+    await door.create(asked)
+    node = world.stand_in.vm(asked.id)["node"]
+    world.stand_in.offline.add(node)
+    assert [(vm.id, vm.status) for vm in await door.list()] == [(asked.id, Status.UNKNOWN)]
+    with pytest.raises(errors.UnavailableError, match="offline"):
+        await door.delete(asked.id, None)
+    other = request()
+    await door.create(other)
+    assert world.stand_in.vm(other.id)["node"] != node
+    world.stand_in.offline.clear()
+    assert await door.delete(asked.id, None) is Status.DELETED
+
+
+async def test_a_full_cluster_is_no_capacity(world: ProxmoxWorld) -> None:
+    door = world.door(HERE)
+    big = "cpu:1,memory:5000"
+    first, second = [await door.create(request(instance_type=big)) for _ in range(2)]
+    assert {world.stand_in.vm(vm.id)["node"] for vm in (first, second)} == {"pve1", "pve2"}
+    with pytest.raises(errors.NoCapacityError, match="3192 MiB of memory left"):
+        await door.create(request(instance_type=big))
+
+
+async def test_a_template_on_shared_storage_serves_all_nodes(world: ProxmoxWorld) -> None:
+    """Without a template of its own, a node gets VMs only from a shared one."""
+    ask = world.stand_in.ask
+    ask("POST", "/storage", storage="nfs", type="dir", path="/mnt/nfs", shared=1, content="images,iso")
+    ask("POST", "/nodes/pve2/qemu", vmid=500, name="shared", scsi0="nfs:2", memory=512)
+    ask("POST", "/nodes/pve2/qemu", vmid=501, name="private", scsi0="local-lvm:2", memory=512)
+    for vmid in (500, 501):
+        ask("POST", f"/nodes/pve2/qemu/{vmid}/template")
+    door = world.door(HERE)
+
+    async def nodes_of(template: str) -> list[str]:
+        args = {"TemplateName": template, "StoragePool": "nfs"}
+        made = [await door.create(request(args=args, instance_type="cpu:1,memory:1000")) for _ in range(4)]
+        found = sorted(world.stand_in.vm(vm.id)["node"] for vm in made)
+        assert all(vm.status is Status.RUNNING for vm in made)
+        for vm in made:
+            assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
+        return found
+
+    assert await nodes_of("shared") == ["pve1", "pve1", "pve2", "pve2"]
+    assert await nodes_of("private") == ["pve2"] * 4
+
+
+async def test_vms_in_flight_count(world: ProxmoxWorld) -> None:
+    """Of eight at once four fit: what is promised but not yet shown is not promised twice."""
+    door = world.door(HERE)
+    calls = [door.create(request(instance_type="cpu:1,memory:3000")) for _ in range(8)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(each, errors.NoCapacityError) for each in answers) == 4, answers
+    nodes = [vm["node"] for vm in world.stand_in.vms()]
+    assert (nodes.count("pve1"), nodes.count("pve2")) == (2, 2)
+
+
+async def test_a_delete_during_a_create_wins(world: ProxmoxWorld) -> None:
+    asked, doors = request(), [world.door(HERE), world.door(HERE)]
+    creating = asyncio.create_task(doors[0].create(asked))
+    await proxmox_stand_in.until(lambda: any("/clone" in path for _, path in world.stand_in.calls))
+    assert await _deleted(doors[1], asked.id)
+    answer = await asyncio.gather(creating, return_exceptions=True)
+    assert isinstance(answer[0], errors.ProviderError)
+    assert await _deleted(doors[1], asked.id)
+    await nothing_left(world)
+
+
+async def test_a_delete_that_broke_before_the_seed_was_removed_is_finished(world: ProxmoxWorld) -> None:
+    asked, door = request(), world.door(HERE)
+    await door.create(asked)
+    world.stand_in.rules.append(Rule("DELETE", "/storage/local/content", 500, "cluster not ready - no quorum?"))
+    with pytest.raises(errors.UnavailableError):
+        await door.delete(asked.id, None)
+    assert world.count(asked.id) == 0
+    assert f"nstance-{asked.id}.iso" in world.stand_in.isos(), "its seed is still there"
+    assert await world.door(HERE).delete(asked.id, None) is Status.DELETED
+    await nothing_left(world)
+
+
+async def test_tombstones_are_removed_after_a_day(world: ProxmoxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = world.door(HERE)
+    ids = [fresh_id(), fresh_id()]
+    await door.create(request(ids[0]))
+    await door.delete(ids[0], None)
+    assert world.stand_in.isos() == [f"nstance-deleted-{ids[0]}.iso"]
+    monkeypatch.setattr("nstance.providers.proxmox.seeds.TOMBSTONE_SECONDS", -5.0)
+    other = world.door(HERE)
+    await other.create(request(ids[1]))
+    await other.delete(ids[1], None)
+    assert world.stand_in.isos() == []
+
+
+async def test_a_token_that_sees_too_little_is_refused(world: ProxmoxWorld) -> None:
+    """Proxmox would answer with a short list, which looks like a mass loss."""
+    world.stand_in.permissions = {"/vms/100": {"VM.Audit": 1}}
+    with pytest.raises(errors.PermanentError, match=r"expected a token with VM\.Audit on /vms") as caught:
+        await world.door(HERE).list()
+    assert caught.value.permission == "VM.Audit on /vms"
+
+
+async def test_a_wrong_token_and_no_proxmox_at_all() -> None:
+    async with worlds.proxmox_world() as world:
+        client = ProxmoxClient(Access(url=world._url, token_id="a@pve!b", token_secret="x"), SystemClock())
+        door = proxmox.ProxmoxProvider(HERE, client, SystemClock(), proxmox.ProxmoxSettings())
+        with pytest.raises(errors.PermanentError, match="PROXMOX_TOKEN_ID"):
+            await door.list()
+        await door.close()
+    client = ProxmoxClient(Access(url="http://127.0.0.1:1", token_id="a", token_secret="x"), SystemClock())
+    with pytest.raises(errors.UnavailableError, match="failed to connect"):
+        await client.get("/version", permission="")
+    await client.close()
+
+
+async def test_tls_is_verified_by_a_ca_or_a_fingerprint(tmp_path: Path) -> None:
+    with proxmox_stand_in.cluster(tmp_path) as stand_in:
+        url = f"https://127.0.0.1:{stand_in.port}"
+        certificate = tmp_path / "pve.crt"
+        right = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).digest()
+
+        async def answer(**trust: object) -> str:
+            access = Access(url=url, token_id="a@pve!b", token_secret="x", **trust)  # type: ignore[arg-type]
+            client = ProxmoxClient(access, SystemClock())
+            try:
+                await client.get("/version", permission="")
+            except errors.PermanentError:
+                return "trusted"  # it got as far as the token
+            except errors.UnavailableError as problem:
+                return str(problem)
+            finally:
+                await client.close()
+            return "open"
+
+        assert await answer(ca_file=certificate) == "trusted"
+        assert await answer(fingerprint=right) == "trusted"
+        assert await answer(verify_tls=False) == "trusted"
+        assert "failed to connect" in await answer()
+        assert "failed to connect" in await answer(fingerprint=b"\0" * 32)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("first", range(0, SCHEDULES, PER_CLUSTER))
+async def test_random_schedules_of_lost_calls_leak_and_double_nothing(world: ProxmoxWorld, first: int) -> None:
+    """Every tenth call is lost before or after its effect, creates are cancelled, servers change; in the cluster's own books
+    there is one VM for each that was asked for, and nothing else."""
+    for seed in range(first, min(SCHEDULES, first + PER_CLUSTER)):
+        await _run_schedule(world, seed)
+
+
+async def _run_schedule(world: ProxmoxWorld, seed: int) -> None:
+    chance = random.Random(seed)
+    world.stand_in.chance, world.stand_in.loss = random.Random(seed + 1), 0.1
+    wanted: dict[InstanceId, str] = {}
+
+    async def call(kind: str, id: InstanceId) -> None:
+        door = chance.choice(doors)
+        limit = chance.choice((0.02, 0.2, 30.0))
+        try:
+            async with asyncio.timeout(limit):
+                if kind == "create":
+                    await door.create(request(id, may_exist=True))
+                else:
+                    await door.delete(id, None)
+        except (errors.ProviderError, TimeoutError):
+            pass
+
+    for _ in range(3):
+        doors = [world.door(HERE), world.door(HERE)]
+        for _ in range(2):
+            wanted[fresh_id()] = "create"
+        for id in wanted:
+            if chance.random() < 0.3:
+                wanted[id] = "delete"
+        calls = [(kind, id) for id, kind in wanted.items() for _ in range(chance.choice((1, 2)))]
+        chance.shuffle(calls)
+        await asyncio.gather(*(call(kind, id) for kind, id in calls))
+        assert all(world.count(id) <= 1 for id in wanted), "never two VMs of one ID"
+    world.stand_in.loss = 0.0
+    door = world.door(HERE)
+    for id, kind in wanted.items():
+        if kind == "create":
+            assert (await door.create(request(id))).status is Status.RUNNING
+        else:
+            assert await _deleted(door, id)
+    kept = {id for id, kind in wanted.items() if kind == "create"}
+    assert sorted(vm["name"] for vm in world.stand_in.vms()) == sorted(kept)
+    assert {vm.id for vm in await door.list()} == kept
+    for id in kept:
+        assert await _deleted(door, id)
+    await nothing_left(world)
+
+
+async def _deleted(door: port.Instances, id: InstanceId) -> bool:
+    for _ in range(100):
+        if await door.delete(id, None) is Status.DELETED:
+            return True
+    return False

@@ -1,0 +1,259 @@
+"""Proxmox VE for tests: the program fakepve in a process of its own, behind a proxy that loses answers and refuses calls.
+
+fakepve is run as a program and never imported: its license differs from ours. NSTANCE_FAKEPVE names it; `make test-proxmox`
+installs it into an environment of its own. The proxy turns our API token into fakepve's login.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import http.client
+import ipaddress
+import json
+import os
+import random
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+TOKEN = "root@pam!nstance"
+SECRET = "not-a-secret"
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What happens to requests whose method and path match, `times` of them."""
+
+    method: str
+    part: str  # of the path
+    status: int = 0  # 0: passed on, and the answer is lost
+    message: str = ""
+
+
+class StandIn:
+    """The cluster, as people and accidents reach it: directly."""
+
+    def __init__(self, port: int, certificate: Path) -> None:
+        self.port = port
+        self._tls = ssl.create_default_context(cafile=str(certificate))
+        self.ticket: dict[str, str] = {}
+        self.rules: list[Rule] = []
+        self.chance: random.Random | None = None  # of losing any call
+        self.loss = 0.0
+        self.calls: list[tuple[str, str]] = []
+        self.offline: set[str] = set()  # nodes
+        self.permissions: dict[str, dict[str, int]] | None = None  # of the token
+
+    def ask(self, method: str, path: str, /, **data: object) -> Any:
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self._tls, timeout=10)
+        body = urllib.parse.urlencode({key.replace("_", "-"): value for key, value in data.items()})
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **self.login()}
+        target = f"/api2/json{path}"
+        if method in ("GET", "DELETE") and body:
+            target, body = f"{target}?{body}", ""
+        try:
+            connection.request(method, target, body=body or None, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        assert answer.status == 200, (method, path, answer.status, text)
+        return json.loads(text)["data"]
+
+    def login(self) -> dict[str, str]:
+        if not self.ticket:
+            return {}
+        return {"Cookie": f"PVEAuthCookie={self.ticket['ticket']}", "CSRFPreventionToken": self.ticket["token"]}
+
+    def log_in(self) -> None:
+        found = self.ask("POST", "/access/ticket", username="root@pam", password="secret")
+        self.ticket = {"ticket": found["ticket"], "token": found["CSRFPreventionToken"]}
+
+    def vms(self) -> list[dict[str, Any]]:
+        return [each for each in self.ask("GET", "/cluster/resources", type="vm") if not each.get("template")]
+
+    def vm(self, name: str) -> dict[str, Any]:
+        return next(each for each in self.vms() if each.get("name") == name)
+
+    def path(self, name: str) -> str:
+        found = self.vm(name)
+        return f"/nodes/{found['node']}/qemu/{found['vmid']}"
+
+    def isos(self, node: str = "pve1") -> list[str]:
+        found = self.ask("GET", f"/nodes/{node}/storage/local/content", content="iso")
+        return sorted(each["volid"].rpartition("/")[2] for each in found)
+
+    def volumes(self) -> list[str]:
+        found = self.ask("GET", "/nodes/pve1/storage/local-lvm/content")
+        return sorted(each["volid"] for each in found if "base-" not in each["volid"])
+
+    # ---- the proxy
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.removeprefix("/api2/json")
+        self.calls.append((request.method, path))
+        if request.headers.get("Authorization") != f"PVEAPIToken={TOKEN}={SECRET}":
+            return web.json_response({"data": None}, status=401, reason="authentication failure")
+        if path == "/access/permissions" and self.permissions is not None:
+            return web.json_response({"data": self.permissions})
+        if any(path.startswith(f"/nodes/{node}/") for node in self.offline):
+            return web.json_response({"data": None}, status=595, reason="No route to host")
+        rule = next((each for each in self.rules if each.method == request.method and each.part in path), None)
+        if rule is not None:
+            self.rules.remove(rule)
+            if rule.status:
+                body = {"data": None, "message": f"{rule.message}\n"}
+                return web.json_response(body, status=rule.status, reason=rule.message.splitlines()[0])
+        lost = None
+        if self.chance is not None and self.chance.random() < self.loss:
+            lost = self.chance.choice(("before", "after"))
+        if lost == "before":
+            return self._hang_up(request)
+        headers = {"Content-Type": request.headers["Content-Type"]} if "Content-Type" in request.headers else {}
+        async with request.app[_SESSION].request(
+            request.method,
+            f"https://127.0.0.1:{self.port}{request.path_qs}",
+            data=await request.read() or None,
+            headers={**headers, **self.login()},
+            ssl=self._tls,
+        ) as answer:
+            body = await answer.read()
+        if lost or (rule is not None and not rule.status):
+            return self._hang_up(request)
+        if path == "/cluster/resources" and self.offline:
+            body = self._darkened(body)
+        return web.Response(body=body, status=answer.status, reason=answer.reason, content_type="application/json")
+
+    def _darkened(self, body: bytes) -> bytes:
+        """As the other nodes show nodes that are offline, and their VMs."""
+        found = json.loads(body)
+        for each in found["data"]:
+            if each.get("node") in self.offline:
+                each["status"] = "offline" if each["type"] == "node" else "unknown"
+        return json.dumps(found).encode()
+
+    @staticmethod
+    def _hang_up(request: web.Request) -> web.StreamResponse:
+        if request.transport is not None:  # the client may be gone already
+            request.transport.abort()
+        return web.Response()
+
+
+_SESSION: web.AppKey[aiohttp.ClientSession] = web.AppKey("session", aiohttp.ClientSession)
+
+
+def program() -> str:
+    """Skips the test without it."""
+    found = os.environ.get("NSTANCE_FAKEPVE") or shutil.which("fakepve")
+    if not found or not os.access(found, os.X_OK):
+        pytest.skip("needs the program fakepve: run 'make test-proxmox', which installs it")
+    return found
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, *, time_scale: float = 0.0) -> Iterator[StandIn]:
+    """Two nodes, each with a template of the same name."""
+    command = program()
+    certificate, key = make_certificate(folder)
+    guests = [
+        {
+            "vmid": 9000 + number,
+            "name": "debian",
+            "node": f"pve{number}",
+            "template": True,
+            "config": {
+                "name": "debian",
+                "template": 1,
+                "scsi0": f"local-lvm:base-{9000 + number}-disk-0,size=2G",
+                "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0",
+                "memory": "512",
+            },
+        }
+        for number in (1, 2)
+    ]
+    (folder / "guests.json").write_text(json.dumps({"guests": guests}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = [str(folder / "guests.json"), "--host", "127.0.0.1", "--port", str(port)]
+    arguments += ["--time-scale", str(time_scale), "--cert", str(certificate), "--key", str(key)]
+    # Not our environment: it has one of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    with (folder / "fakepve.log").open("wb") as log:
+        process = subprocess.Popen([command, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment)
+    try:
+        made = StandIn(port, certificate)
+        deadline = time.monotonic() + START_SECONDS
+        while b"listening" not in (folder / "fakepve.log").read_bytes():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError((folder / "fakepve.log").read_text())
+            time.sleep(0.02)
+        made.log_in()
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.asynccontextmanager
+async def proxy(stand_in: StandIn) -> AsyncIterator[str]:
+    """The address that providers use."""
+    app = web.Application(client_max_size=8 * 1024 * 1024)
+    app.router.add_route("*", "/{path:.*}", stand_in._pass_on)
+    async with aiohttp.ClientSession() as session:
+        app[_SESSION] = session
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pve")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding, format = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    certificate, private = folder / "pve.crt", folder / "pve.key"
+    certificate.write_bytes(made.public_bytes(encoding))
+    private.write_bytes(key.private_bytes(encoding, format, serialization.NoEncryption()))
+    return certificate, private
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come true in time")
