@@ -30,5 +30,6 @@ def _place(settings: Settings) -> Place:
     network = settings.shard.leader_network
     return Place(
         region=settings.shard.infra.region,
+        zone=settings.shard.infra.zone,
         leader_address=FixedAddress(network.ip, network.ip6, network.interface_id) if network is not None else None,
     )

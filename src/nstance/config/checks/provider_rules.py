@@ -55,7 +55,8 @@ RULES: Mapping[str, Rules] = {
         reserved=frozenset({"MinCount", "MaxCount", "ClientToken", "InstanceType", "SubnetId", "UserData", "DryRun"}),
     ),
     "gcp": Rules(
-        options=("project_id", "endpoint_url", "network"),
+        options=("project_id", "endpoint", "endpoint_url"),
+        max_userdata_bytes=192 * 1024,
         reserved=frozenset({"Name", "MachineType", "Zone", "RequestId", "Subnetwork", "UserData"}),
         leader_network=("ip",),
     ),
@@ -110,7 +111,18 @@ def _is_positive(value: object) -> bool:
 _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(
         (
-            *("dir", "dev_k8s_dir", "session", "socket", "endpoint", "endpoint_url", "api_url", "profile", "role_arn"),
+            *(
+                "dir",
+                "dev_k8s_dir",
+                "session",
+                "socket",
+                "endpoint",
+                "project_id",
+                "endpoint_url",
+                "api_url",
+                "profile",
+                "role_arn",
+            ),
             *("images", "binary", "bridge", "ca_file", "fingerprint", "iso_storage", "vmids", "pool"),
         ),
         ("text in quotes", _is_text),
@@ -168,14 +180,18 @@ def check_args(provider: str, args: Mapping[str, object], path: Path, problems: 
         elif not _PASCAL.fullmatch(name):
             message = f"expected an argument of the provider {provider} (spelled LikeThis), found {quoted(name)}"
             problems.add((*path, name), message, at_key=True)
-        elif provider == "aws":
-            _check_aws_argument(name, args[name], path, problems)
+        elif provider in ("aws", "gcp"):
+            _check_cloud_argument(provider, name, args[name], path, problems)
 
 
-def _check_aws_argument(name: str, value: object, path: Path, problems: ProblemCollector) -> None:
-    from nstance.aws import arguments  # a table of a thousand names, only for those who need it
+def _check_cloud_argument(provider: str, name: str, value: object, path: Path, problems: ProblemCollector) -> None:
+    # A table of hundreds of names each, only for those who need it.
+    if provider == "aws":
+        from nstance.aws.arguments import find_faults
+    else:
+        from nstance.gcp.arguments import find_faults  # type: ignore[assignment]
 
-    for fault in arguments.find_faults({name: value}):
+    for fault in find_faults({name: value}):
         word = str(fault.path[-1]) if fault.known else ""
         problems.add((*path, *fault.path), fault.message, word=word, candidates=fault.known, at_key=bool(fault.known))
 

@@ -15,17 +15,21 @@ from nstance.config.model import scalars
 from nstance.config.model.scalars import Block, invalid
 from nstance.model.group import CAPACITY_RETRY_SECONDS
 
+_OTHER_NAMES = {"mock": "memory", "google": "gcp"}
 
-def _translate_mock(value: object) -> object:
-    return "memory" if value == "mock" else value
+
+def _translate(value: object) -> object:
+    return _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
 
 
 class Infra(Block):
     provider: Annotated[
         Literal["process", "tmux", "memory", "qemu", "aws", "gcp", "proxmox"],
         BeforeValidator(
-            _translate_mock,
-            json_schema_input_type=Literal["process", "tmux", "memory", "mock", "qemu", "aws", "gcp", "proxmox"],
+            _translate,
+            json_schema_input_type=Literal[
+                "process", "tmux", "memory", "mock", "qemu", "aws", "gcp", "google", "proxmox"
+            ],
         ),
     ]
     region: scalars.Text = ""
