@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from support.gcp.access import Access
 from support.gcp.compute import Compute, Rules
+from support.gcp.secrets import Secrets
 from support.gcp.stand_in import PROJECT, ZONE, StandIn, serving
 from support.gcp.storage import Buckets
 
@@ -17,6 +18,7 @@ class Cloud:
     stand_in: StandIn
     compute: Compute
     buckets: Buckets
+    secrets: Secrets
 
 
 @contextlib.asynccontextmanager
@@ -27,6 +29,8 @@ async def google_cloud(rules: Rules | None = None) -> AsyncIterator[Cloud]:
     compute.install()
     Access(stand_in).install()
     buckets.install()
+    secrets = Secrets(stand_in)
+    secrets.install()
     compute.add_server(SERVER)
     stand_in.metadata |= {
         "project/project-id": PROJECT,
@@ -34,5 +38,5 @@ async def google_cloud(rules: Rules | None = None) -> AsyncIterator[Cloud]:
         "instance/zone": f"projects/1234/zones/{ZONE}",
     }
     async with serving(stand_in):
-        yield Cloud(stand_in, compute, buckets)
+        yield Cloud(stand_in, compute, buckets, secrets)
     assert not stand_in.violations, stand_in.violations

@@ -15,6 +15,7 @@ from nstance.config.model.scalars import describe_type
 
 _ACTION = re.compile(r"{{.*?}}", re.DOTALL)
 _BLOCK = re.compile(r"{{-?\s*(if|range|with|define|block)\b")
+_GOOGLE_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _PASCAL = re.compile(r"[A-Z][A-Za-z0-9]*")
 _SIZE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")
 
@@ -166,6 +167,12 @@ def check_leader_network(provider: str, network: Mapping[str, object], path: Pat
         problems.add(path, "expected an ip or an ip6, found neither")
 
 
+def check_zone(provider: str, zone: object, path: Path, problems: ProblemCollector) -> None:
+    if provider == "gcp" and not (isinstance(zone, str) and _GOOGLE_ZONE.fullmatch(zone)):
+        found = quoted(zone) if isinstance(zone, str) else "none"
+        problems.add(path, f"expected a zone of Google such as europe-west1-b, found {found}")
+
+
 def check_args(provider: str, args: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
     """Checks the argument names of one layer."""
     rules = RULES[provider]
@@ -228,6 +235,8 @@ def check_merged(
     if provider == "qemu" and args.get("State") and (others := sorted(set(args) - {"State"})):
         message = f"expected no {others[0]} beside State: a saved state has its own disk and kernel; remove one"
         problems.add((*path, "args", others[0]), message)
+    if provider == "gcp" and not (args.get("SourceImage") or args.get("Disks")):
+        problems.add((*path, "args", "SourceImage"), "expected this argument, or Disks: a VM needs a boot disk")
     if provider != "proxmox":
         return
     if not args.get("StoragePool"):

@@ -13,7 +13,7 @@ from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
 from nstance.config.model import readiness, workload
-from nstance.config.model.shard import GarbageCollection
+from nstance.config.model.shard import OTHER_NAMES, GarbageCollection
 from nstance.model import ids
 
 Json = Mapping[str, object]
@@ -30,7 +30,8 @@ _REFERENCES = (
 
 def check(document: Json, problems: ProblemCollector) -> None:
     infra = _object(_object(document, "shard"), "infra")
-    provider = str(infra.get("provider", "")).replace("mock", "memory")
+    given = str(infra.get("provider", ""))
+    provider = OTHER_NAMES.get(given, given)
     _check_references(document, problems)
     _check_subnets(document, provider, problems)
     _check_tenants(document, problems)
@@ -220,6 +221,9 @@ def _seconds(text: object) -> float | None:
 def _check_provider(document: Json, provider: str, problems: ProblemCollector) -> None:
     options = _object(document, "shard", "infra", "options")
     provider_rules.check_options(provider, options, ("shard", "infra", "options"), problems)
+    provider_rules.check_zone(
+        provider, _object(document, "shard", "infra").get("zone"), ("shard", "infra", "zone"), problems
+    )
     network = _object(document, "shard").get("leader_network")
     if isinstance(network, dict):
         provider_rules.check_leader_network(provider, network, ("shard", "leader_network"), problems)

@@ -15,11 +15,11 @@ from nstance.config.model import scalars
 from nstance.config.model.scalars import Block, invalid
 from nstance.model.group import CAPACITY_RETRY_SECONDS
 
-_OTHER_NAMES = {"mock": "memory", "google": "gcp"}
+OTHER_NAMES = {"mock": "memory", "google": "gcp"}
 
 
 def _translate(value: object) -> object:
-    return _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
+    return OTHER_NAMES.get(value, value) if isinstance(value, str) else value
 
 
 class Infra(Block):

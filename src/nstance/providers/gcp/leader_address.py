@@ -53,7 +53,7 @@ class AliasAddress:
         raise errors.UnavailableError(f"the network interface of this server changes all the time: {self._range} stays")
 
     async def _take_away(self, own: str) -> None:
-        """From whoever has it, in any zone."""
+        """From the VM that has it, in any zone."""
         for instance in await self._compute.list("compute.instances.list", "aggregated/instances"):
             link = str(instance.get("selfLink"))
             path = link[link.find("projects/") :]
