@@ -234,10 +234,14 @@ async def test_a_quiet_stream_gets_heartbeats_although_the_shard_reports_its_sta
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         stream = {"Accept": "text/event-stream"}
-        async with served(world) as browser, asyncio.timeout(SECONDS):
-            async with browser.get("/events", params={**HERE, "limit": "0"}, headers=stream) as answer:
-                while await answer.content.readline() != b": still here\n":
-                    pass
+        quiet = {**HERE, "limit": "0"}
+        async with (
+            served(world) as browser,
+            asyncio.timeout(SECONDS),
+            browser.get("/events", params=quiet, headers=stream) as answer,
+        ):
+            while await answer.content.readline() != b": still here\n":
+                pass
 
 
 # ---- the description
