@@ -6,6 +6,8 @@ from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
 from nstance.providers.port import FixedAddress, Instances, Scope
 from nstance.providers.registry import Place, open_provider
+from nstance.secretstore import errors as secrets
+from nstance.secretstore.port import SecretStore
 from nstance.server.errors import FatalError
 from nstance.server.options import Options
 
@@ -24,6 +26,16 @@ def open_configured(settings: Settings, shard: ShardId, options: Options, clock:
         )
     except errors.ProviderError as problem:
         raise FatalError(f"the provider cannot be opened: {problem}") from problem
+
+
+async def read_secret(secret_store: SecretStore, name: str) -> bytes:
+    """A secret that calls to a load balancer or provider need. Raises ProviderError."""
+    try:
+        return await secret_store.get(name)
+    except (secrets.UnavailableError, TimeoutError) as problem:
+        raise errors.UnavailableError(f"failed to read the secret {name!r}: {problem or 'timed out'}") from problem
+    except secrets.SecretError as problem:
+        raise errors.PermanentError(f"failed to read the secret {name!r}: {problem}", parameter="secret") from problem
 
 
 def _place(settings: Settings) -> Place:
