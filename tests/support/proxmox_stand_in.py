@@ -59,6 +59,7 @@ class StandIn:
         self.refusals = 0.0  # of changes: no quorum, a lock
         self.slow_tasks = 0.0  # a task is said to run still
         self.calls: list[tuple[str, str]] = []
+        self.uploads: list[tuple[str, bytes]] = []  # names and content
         self.offline: set[str] = set()  # nodes
         self.permissions: dict[str, dict[str, int]] | None = None  # of the token
 
@@ -132,6 +133,9 @@ class StandIn:
             lost = self.chance.choice(("before", "after"))
         if lost == "before":
             return self._hang_up(request)
+        if path.endswith("/upload"):
+            content = await request.read()
+            self.uploads.append((content[:300].decode(errors="replace"), content))
         headers = {"Content-Type": request.headers["Content-Type"]} if "Content-Type" in request.headers else {}
         async with request.app[_SESSION].request(
             request.method,

@@ -1,5 +1,7 @@
 """Opens the provider that the configuration names."""
 
+import functools
+
 from nstance.clock import Clock
 from nstance.config.model.settings import Settings
 from nstance.model.ids import ClusterId, ShardId
@@ -12,7 +14,9 @@ from nstance.server.errors import FatalError
 from nstance.server.options import Options
 
 
-def open_configured(settings: Settings, shard: ShardId, options: Options, clock: Clock) -> Instances:
+def open_configured(
+    settings: Settings, shard: ShardId, options: Options, clock: Clock, secret_store: SecretStore | None = None
+) -> Instances:
     """Raises FatalError. The caller closes it."""
     try:
         return open_provider(
@@ -22,7 +26,7 @@ def open_configured(settings: Settings, shard: ShardId, options: Options, clock:
             cachedir=options.cachedir,
             clock=clock,
             server=options.id,
-            place=_place(settings),
+            place=_place(settings, secret_store),
         )
     except errors.ProviderError as problem:
         raise FatalError(f"the provider cannot be opened: {problem}") from problem
@@ -38,9 +42,10 @@ async def read_secret(secret_store: SecretStore, name: str) -> bytes:
         raise errors.PermanentError(f"failed to read the secret {name!r}: {problem}", parameter="secret") from problem
 
 
-def _place(settings: Settings) -> Place:
+def _place(settings: Settings, secret_store: SecretStore | None) -> Place:
     network = settings.shard.leader_network
     return Place(
         region=settings.shard.infra.region,
         leader_address=FixedAddress(network.ip, network.ip6, network.interface_id) if network is not None else None,
+        read_secret=functools.partial(read_secret, secret_store) if secret_store is not None else None,
     )

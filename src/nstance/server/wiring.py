@@ -293,7 +293,7 @@ class ServerProcess:
             rng=rng,
             store=store,
             secret_store=secret_store,
-            provider=self._open_provider(settings, cluster, opened),
+            provider=self._open_provider(settings, secret_store, opened),
             open_balancers=self._open_balancers(secret_store, opened),
             issuer=issuer,
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=cluster, shard=self.shard),
@@ -335,10 +335,12 @@ class ServerProcess:
         self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
         return cache
 
-    def _open_provider(self, settings: Settings, cluster: ClusterId, opened: contextlib.AsyncExitStack) -> Instances:
+    def _open_provider(
+        self, settings: Settings, secret_store: SecretStore, opened: contextlib.AsyncExitStack
+    ) -> Instances:
         if self._provider is not None:
             return self._provider
-        provider = configured_provider.open_configured(settings, self.shard, self.options, self._clock)
+        provider = configured_provider.open_configured(settings, self.shard, self.options, self._clock, secret_store)
         opened.push_async_callback(provider.close)
         return provider
 

@@ -656,3 +656,14 @@ def test_a_file_is_never_one_of_our_own_objects(source: str) -> None:
     (problem,) = found(json.dumps(config))
     assert problem.path == f"{FILES}.blob.source"
     assert "expected an object of your own" in problem.message
+
+
+def test_proxmox_has_no_leader_address_and_says_what_to_use() -> None:
+    document = {
+        "cluster": {"id": "x"},
+        "shard": {"infra": {"provider": "proxmox"}, "leader_network": {"ip": "10.0.0.9", "interface_id": "net1"}},
+    }
+    [problem] = problems(json.dumps(document))
+    assert problem.path == "shard.leader_network"
+    assert "keepalived" in problem.message
+    assert "docs/proxmox.md#leader-address" in problem.message
