@@ -47,10 +47,10 @@ class MemberService:
             return True
         if self.auth == "token":
             return request.headers.get("Authorization") == f"Bearer {self.secret.decode()}"
-        said = request.headers.get("X-Nstance-Timestamp", "0")
-        signed = f"{said}.{request.method}.{request.path_qs}.".encode() + body
+        timestamp = request.headers.get("X-Nstance-Timestamp", "0")
+        signed = f"{timestamp}.{request.method}.{request.path_qs}.".encode() + body
         expected = "sha256=" + hmac.digest(self.secret, signed, hashlib.sha256).hex()
-        is_fresh = abs(time.time() + self.age - int(said)) < MAX_AGE_SECONDS
+        is_fresh = abs(time.time() + self.age - int(timestamp)) < MAX_AGE_SECONDS
         return is_fresh and hmac.compare_digest(expected, request.headers.get("X-Nstance-Signature", ""))
 
     def _change(self, asked: dict[str, Any]) -> None:

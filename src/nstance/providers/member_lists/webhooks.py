@@ -77,8 +77,8 @@ class Webhooks:
         raise self._fault(answer.status, what, webhook, text)
 
     def _fault(self, status: int, what: str, webhook: Webhook, text: bytes) -> errors.ProviderError:
-        said = text[:_MAX_MESSAGE].decode(errors="replace").strip()
-        message = f"{what} was answered by {status}{f': {said}' if said else ''}"
+        answer_text = text[:_MAX_MESSAGE].decode(errors="replace").strip()
+        message = f"{what} was answered by {status}{f': {answer_text}' if answer_text else ''}"
         if status in _DENIED:
             self._secrets.pop(webhook.secret, None)  # it may have been rotated
             return errors.PermanentError(f"{message}; check the secret {webhook.secret!r}", permission=webhook.url)
