@@ -165,7 +165,8 @@ def _take(value: object, step: Step) -> Iterator[object]:
 
 def _lookup(value: object, key: str) -> object:
     if not isinstance(value, dict):
-        raise JsonPathError(f"expected an object with {key}, found {'a list' if isinstance(value, list) else value!r}")
+        found = f"a list; [*].{key} takes all" if isinstance(value, list) else repr(value)[:64]
+        raise JsonPathError(f"expected an object with {key}, found {found}")
     if key not in value:
         near = difflib.get_close_matches(key, value, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(value)}"
