@@ -152,7 +152,7 @@ class ServerProcess:
             return BOOT_RETRY.delay(failures, self._rng)
 
         try:
-            # The kernel decides who wins in a directory; a server that speaks S3 may have races of its own.
+            # The kernel decides who wins in a directory, and Google in its own; a server that speaks S3 may have races.
             races = probe.REPLACE_RACES if self.options.storage == "s3" else 1
             await retry(
                 lambda: probe.probe(
