@@ -91,6 +91,9 @@ def definition(kind: Kind) -> Object:
                 "cluster.x-k8s.io/provider": "infrastructure-nstance",
                 "cluster.x-k8s.io/v1beta1": kind.version,
                 "cluster.x-k8s.io/v1beta2": kind.version,
+                # `clusterctl move` looks only at labelled kinds, and takes all objects of these with it.
+                "clusterctl.cluster.x-k8s.io": "",
+                "clusterctl.cluster.x-k8s.io/move": "",
             },
         },
         "spec": {
