@@ -116,11 +116,11 @@ class _Graph:
         yield from self._check_pod({"spec": job["spec"]["template"]["spec"]})
 
     def _check_options(self, container: Manifest) -> Iterator[str]:
-        """The names that the operator is told."""
+        """Names of objects in its flags and variables."""
         arguments = " ".join(map(str, container.get("args", [])))
-        told = re.search(r"--webhook-configuration[ =](\S+)", arguments)
-        if told is not None and "--disable-webhooks" not in arguments:
-            yield from self._missing("ValidatingWebhookConfiguration", told[1])
+        named = re.search(r"--webhook-configuration[ =](\S+)", arguments)
+        if named is not None and "--disable-webhooks" not in arguments:
+            yield from self._missing("ValidatingWebhookConfiguration", named[1])
         variables = {each["name"]: each.get("value") for each in container.get("env", [])}
         account = variables.get("NSTANCE_CAPI_SERVICEACCOUNT")
         if account and not variables.get("NSTANCE_CAPI_ENDPOINT"):
