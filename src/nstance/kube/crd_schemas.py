@@ -120,15 +120,18 @@ _ADDRESSES: Schema = {
     ),
 }
 
+_ENDPOINT = {
+    "controlPlaneEndpoint": _fields(
+        "The address of the workload cluster's API server.",
+        {"host": _text("Its host name or address."), "port": _number("Its port.", minimum=0, maximum=65535)},
+    )
+}
+
 SPECS: dict[Kind, Schema] = {
-    kinds.NSTANCE_CLUSTER: _fields(
-        "The Nstance cluster behind a Cluster API Cluster.",
-        {
-            "controlPlaneEndpoint": _fields(
-                "The address of the workload cluster's API server.",
-                {"host": _text("Its host name or address."), "port": _number("Its port.", minimum=0, maximum=65535)},
-            )
-        },
+    kinds.NSTANCE_CLUSTER: _fields("The Nstance cluster behind a Cluster API Cluster.", _ENDPOINT),
+    kinds.NSTANCE_CONTROL_PLANE: _fields(
+        "The control plane of the workload cluster, as Cluster API sees it: it exists, and Nstance does not create it.",
+        _ENDPOINT,
     ),
     kinds.NSTANCE_MACHINE_POOL: _rules(
         _fields(
@@ -233,6 +236,19 @@ STATUSES: dict[Kind, Schema] = {
                     required=("name",),
                 ),
             },
+            "conditions": _CONDITIONS,
+        },
+    ),
+    kinds.NSTANCE_CONTROL_PLANE: _fields(
+        "Observed state.",
+        {
+            "initialization": _fields(
+                "What Cluster API waits for.",
+                {"controlPlaneInitialized": _flag("The API server answered; stays true.")},
+            ),
+            "initialized": _flag("The same, in the contract v1beta1."),
+            "ready": _flag("The API server answers."),
+            "externalManagedControlPlane": _flag("True: there are no Machines of control plane nodes."),
             "conditions": _CONDITIONS,
         },
     ),

@@ -20,6 +20,7 @@ from nstance.operator.controllers.machine_objects import (
     LEAVING,
     InstanceState,
     condition,
+    exclude_from_drains,
     listed_provider_id,
     machine_status,
     pool_instance,
@@ -97,6 +98,7 @@ class Machines(Controller):
         self._items.listen(self._on_item_change)
         self._machines.listen(self._on_machine_change)
         self._clusters.listen(lambda old, new: self._add_where(lambda item: True))
+        context.cluster_api.listen(lambda: self._add_where(lambda item: True))
         nodes.listen(self._add_by_lookup_key)
 
     async def run(self) -> None:
@@ -151,6 +153,8 @@ class Machines(Controller):
         if self._is_paused(item, machine):
             await self._show_paused(kinds.NSTANCE_MACHINE, item)
             return None
+        if machine is not None:
+            await exclude_from_drains(self._kube, machine)
         if resources.is_being_deleted(item):
             return await self._finalize(item)
         is_copy = self._is_copy(item)

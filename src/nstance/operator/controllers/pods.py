@@ -44,7 +44,10 @@ def machine_manifest(pod: Object, *, cluster: str, is_owned: bool) -> Object:
     metadata: Object = {
         "name": name,
         "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
-        "annotations": {machines.POD_ANNOTATION: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
+        "annotations": {
+            machines.POD_ANNOTATION: f"{pod['metadata']['namespace']}/{resources.name(pod)}",
+            **machine_objects.DRAINED_BY_OPERATOR,
+        },
     }
     if is_owned:
         metadata["ownerReferences"] = [resources.owner_reference(pod, kinds.POD)]

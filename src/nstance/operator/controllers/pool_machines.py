@@ -18,6 +18,7 @@ from nstance.operator.controllers import pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import (
     condition,
+    exclude_from_drains,
     listed_provider_id,
     machine_status,
     pool_instance,
@@ -66,6 +67,7 @@ class PoolMachines(Controller):
         for mirror in (self._machine_pools, self._pools, self._shard_groups):
             mirror.listen(self._on_owner_change)
         self._clusters.listen(self._on_owner_change)
+        context.cluster_api.listen(self._add_all)
         nodes.listen(self._on_node_change)
 
     async def run(self) -> None:
@@ -132,6 +134,8 @@ class PoolMachines(Controller):
         if self._is_paused(item, machine, pool, machine_pool):
             await self._show_paused(kinds.NSTANCE_MACHINE, item)
             return None
+        if machine is not None:
+            await exclude_from_drains(self._kube, machine)
         if item is None:
             await self._reconcile_missing(machine, shard, event)
             return None

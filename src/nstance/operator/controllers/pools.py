@@ -157,6 +157,7 @@ class Pools(Controller):
         self._machine_pools.listen(self._on_machine_pool_change)
         self._shard_groups.listen(self._on_shard_group_change)
         self._clusters.listen(lambda old, new: self._add_all())
+        context.cluster_api.listen(self._add_all)
         nodes.listen(lambda key: self._add_all())
 
     async def run(self) -> None:
