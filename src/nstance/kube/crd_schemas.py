@@ -60,6 +60,10 @@ def _template(name: str, spec: Schema) -> Schema:
     )
 
 
+def _map_of_texts(description: str) -> Schema:
+    return {"type": "object", "description": description, "additionalProperties": {"type": "string"}}
+
+
 _NAME = {"minLength": 1, "maxLength": 63}
 _VARS: Schema = {
     "type": "object",
@@ -120,6 +124,28 @@ _ADDRESSES: Schema = {
     ),
 }
 
+_TAINTS: Schema = {
+    "type": "array",
+    "maxItems": 50,
+    "items": _fields(
+        "One taint.",
+        {
+            "key": _text("Its key.", minLength=1, maxLength=316),
+            "value": _text("Its value.", maxLength=63),
+            "effect": _text("What it does.", enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+        },
+        required=("key", "effect"),
+    ),
+}
+_NODE = _fields(
+    "What the Nodes of these instances get, through the flags of the kubelet (vars) and by the operator.",
+    {
+        "labels": _map_of_texts("Labels."),
+        "annotations": _map_of_texts("Annotations."),
+        "taints": _TAINTS | {"description": "Taints."},
+        "startupTaints": _TAINTS | {"description": "Taints of a new Node; something else removes them."},
+    },
+)
 _ENDPOINT = {
     "controlPlaneEndpoint": _fields(
         "The address of the workload cluster's API server.",
@@ -154,6 +180,11 @@ SPECS: dict[Kind, Schema] = {
                     "maxProperties": 256,
                     "additionalProperties": {"type": "integer", "format": "int32", "minimum": 0},
                 },
+                "node": _NODE,
+                "limits": _fields(
+                    "Bounds of the pool, whatever its replicas say.",
+                    {"instances": _number("It does not grow beyond this number; it is never shrunk to it.", minimum=0)},
+                ),
                 "providerIDList": _texts("Set by the operator: the provider IDs of the pool's VMs."),
             },
             required=("group", "shards"),
