@@ -9,6 +9,11 @@ _AGE = ("Age", "date", ".metadata.creationTimestamp")
 _READY = ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status')
 _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
     kinds.NSTANCE_CLUSTER: (_READY, ("Endpoint", "string", ".spec.controlPlaneEndpoint.host"), _AGE),
+    kinds.NSTANCE_CONTROL_PLANE: (
+        ("Available", "string", '.status.conditions[?(@.type=="Available")].status'),
+        ("Endpoint", "string", ".spec.controlPlaneEndpoint.host"),
+        _AGE,
+    ),
     kinds.NSTANCE_MACHINE_POOL: (
         ("Group", "string", ".spec.group"),
         ("Shards", "string", ".spec.shards"),
@@ -41,6 +46,7 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
 }
 _SHORT_NAMES = {
     kinds.NSTANCE_CLUSTER: "nc",
+    kinds.NSTANCE_CONTROL_PLANE: "ncp",
     kinds.NSTANCE_MACHINE_POOL: "nmp",
     kinds.NSTANCE_SHARD_GROUP: "nsg",
     kinds.NSTANCE_MACHINE: "nm",
