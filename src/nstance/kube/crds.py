@@ -41,6 +41,9 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         _AGE,
     ),
     kinds.NSTANCE_CLUSTER_TEMPLATE: (_AGE,),
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: (_AGE,),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: (_AGE,),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: (_AGE,),
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
     kinds.NSTANCE_MACHINE_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
 }
@@ -51,6 +54,9 @@ _SHORT_NAMES = {
     kinds.NSTANCE_SHARD_GROUP: "nsg",
     kinds.NSTANCE_MACHINE: "nm",
     kinds.NSTANCE_CLUSTER_TEMPLATE: "nct",
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: "ncpt",
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: "nbc",
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: "nbct",
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: "nmpt",
     kinds.NSTANCE_MACHINE_TEMPLATE: "nmt",
 }
