@@ -35,6 +35,7 @@ async def google_cloud(rules: Rules | None = None) -> AsyncIterator[Cloud]:
     stand_in.metadata |= {
         "project/project-id": PROJECT,
         "instance/name": SERVER,
+        "instance/service-accounts/default/email": "server@proj-1.iam.gserviceaccount.com",
         "instance/zone": f"projects/1234/zones/{ZONE}",
     }
     async with serving(stand_in):

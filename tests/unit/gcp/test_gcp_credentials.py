@@ -1,7 +1,9 @@
 """Tokens for Google Cloud: from the metadata server, a key file or a federation; refreshed before they end."""
 
 import base64
+import hashlib
 import json
+import urllib.parse
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from nstance.gcp.client import GoogleClient
 from nstance.gcp.credentials import Token, TokenSource
 from nstance.gcp.endpoints import COMPUTE, SECRETS, STORAGE, endpoint
 from nstance.gcp.errors import CredentialsError, GoogleError, parse_error
+from nstance.objects import errors, gcs
+from nstance.objects.port import Key, sign_url
 from support.gcp.cloud import Cloud, google_cloud
 from support.gcp.stand_in import PROJECT, TOKEN, ZONE
 from support.hand_clock import HandClock
@@ -161,3 +165,38 @@ def test_errors_of_any_form_are_read(body: bytes, reason: str, message: str) -> 
     problem = parse_error(403, body)
     assert isinstance(problem, GoogleError)
     assert (problem.reason, problem.message) == (reason, message)
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+async def test_a_url_is_signed_for_one_object(cloud: Cloud, tmp_path: Path, has_key: bool) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    account = "server@proj-1.iam.gserviceaccount.com"
+    content = {"type": "service_account", "client_email": account, "private_key": pem}
+    given = {"GOOGLE_APPLICATION_CREDENTIALS": written(tmp_path, content)} if has_key else {}
+    store = gcs.GcsStore("dev", environment=cloud.stand_in.environment(**given))
+    url = urllib.parse.urlsplit(await sign_url(store, Key("agents/a b.tar.gz"), seconds=900))
+    await store.close()
+    assert url.path == "/dev/agents/a%20b.tar.gz"
+    query, _, signature = url.query.partition("&X-Goog-Signature=")
+    values = dict(urllib.parse.parse_qsl(query))
+    scope = f"{values['X-Goog-Date'][:8]}/auto/storage/goog4_request"
+    assert values["X-Goog-Credential"] == f"{account}/{scope}"
+    assert values["X-Goog-Expires"] == "900"
+    canonical = f"GET\n{url.path}\n{query}\nhost:{url.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    text = f"GOOG4-RSA-SHA256\n{values['X-Goog-Date']}\n{scope}\n{digest}".encode()
+    if has_key:
+        key.public_key().verify(bytes.fromhex(signature), text, padding.PKCS1v15(), hashes.SHA256())
+    else:
+        assert bytes.fromhex(signature) == hashlib.sha256(text).digest()
+
+
+async def test_without_the_right_to_sign_the_error_says_so(cloud: Cloud) -> None:
+    cloud.stand_in.denied = {"iam.serviceAccounts.signBlob"}
+    store = gcs.GcsStore("dev", environment=cloud.stand_in.environment())
+    with pytest.raises(errors.PermissionDeniedError, match="signBlob"):
+        await sign_url(store, Key("a"), seconds=900)
+    await store.close()

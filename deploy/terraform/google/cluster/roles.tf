@@ -60,6 +60,13 @@ resource "google_secret_manager_secret_iam_member" "server" {
   member    = google_service_account.server.member
 }
 
+# Signs the URLs by which instances fetch the agent from the bucket.
+resource "google_service_account_iam_member" "signer" {
+  service_account_id = google_service_account.server.name
+  role               = "roles/iam.serviceAccountTokenCreator"
+  member             = google_service_account.server.member
+}
+
 resource "google_service_account_iam_member" "agent" {
   service_account_id = google_service_account.agent.name
   role               = "roles/iam.serviceAccountUser"

@@ -1,10 +1,12 @@
 """Google Cloud: Compute Engine instances, instance groups, images, subnets, and the leader address where one is configured."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nstance.clock import Clock
 from nstance.gcp.client import GoogleClient
+from nstance.gcp.endpoints import COMPUTE
 from nstance.providers import errors
 from nstance.providers.gcp.compute import Compute
 from nstance.providers.gcp.images import MachineImages
@@ -58,7 +60,10 @@ def open_gcp(
         raise errors.PermanentError(
             f"shard.infra.zone: expected a zone of Google such as europe-west1-b, found {settings.zone!r}"
         )
-    client = GoogleClient(clock=clock, endpoint_url=settings.endpoint, environment=environment)
+    variables = dict(os.environ if environment is None else environment)
+    if settings.endpoint:
+        variables[COMPUTE.variable] = settings.endpoint
+    client = GoogleClient(clock=clock, environment=variables)
     compute = Compute(client, clock, project=settings.project, zone=settings.zone)
     if address is None:
         return GcpProvider(scope, compute)
