@@ -15,14 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.gcp import resources
+from support.gcp import filters, resources
 from support.gcp.stand_in import PROJECT, REGION, ZONE, GoogleFault, Request, StandIn
 
 LINK = resources.LINK
 STOCK_OUT, STOCK_OUT_DETAILS = "ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
 QUOTA, NO_ADDRESS, BROKEN = "QUOTA_EXCEEDED", "IP_SPACE_EXHAUSTED", "INTERNAL_ERROR"
-_EQUALS = re.compile(r'([A-Za-z.-]+)\s*=\s*"([^"]*)"')
-_MATCHES = re.compile(r'\(([A-Za-z.]+) eq "((?:[^"\\]|\\.)*)"\)')
 
 Json = dict[str, Any]
 
@@ -368,9 +366,9 @@ class Compute:
 
     def page(self, request: Request, entries: list[Json], kind: str) -> Json:
         wanted = request.params.get("filter", "")
-        if wanted and not (_EQUALS.search(wanted) or _MATCHES.search(wanted)):
+        if wanted and not filters.is_valid(wanted):
             raise GoogleFault(400, "invalid", f"Invalid value for field 'filter': '{wanted}'.")
-        entries = [each for each in entries if _matches(each, wanted)]
+        entries = [each for each in entries if filters.matches(each, wanted)]
         start = int(request.params.get("pageToken", "0"))
         size = min(self.rules.page_size, int(request.params.get("maxResults", "500")))
         page: Json = {"kind": kind, "items": entries[start : start + size]}
@@ -393,17 +391,6 @@ def _failed(code: str) -> Json:
 
 def _public(vm: Mapping[str, Any]) -> Json:
     return {name: value for name, value in vm.items() if not name.startswith("_")}
-
-
-def _matches(entry: Json, wanted: str) -> bool:
-    pairs = [(name, re.escape(value)) for name, value in _EQUALS.findall(wanted)] + _MATCHES.findall(wanted)
-    return all(re.fullmatch(pattern, str(_at(entry, name))) for name, pattern in pairs)
-
-
-def _at(entry: Any, name: str) -> Any:
-    for part in name.split(".", 1) if name.startswith("labels.") else [name]:
-        entry = entry.get(part, "") if isinstance(entry, dict) else ""
-    return entry
 
 
 def _time() -> str:

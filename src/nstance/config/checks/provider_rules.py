@@ -167,6 +167,8 @@ def check_leader_network(provider: str, network: Mapping[str, object], path: Pat
     for name in needed:
         if not network.get(name):
             problems.add((*path, name), f"expected this key: the provider {provider} needs it for its leader network")
+    if provider == "gcp" and network.get("ip6"):
+        problems.add((*path, "ip6"), "expected no ip6: an alias IP of Google is an IPv4 address; remove it")
     if not network.get("ip") and not network.get("ip6"):
         problems.add(path, "expected an ip or an ip6, found neither")
 

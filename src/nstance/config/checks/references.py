@@ -12,9 +12,9 @@ from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
-from nstance.config.model import readiness, workload
+from nstance.config.model import readiness, scalars, workload
 from nstance.config.model.load_balancers import MEMBER_LISTS
-from nstance.config.model.shard import OTHER_NAMES, GarbageCollection
+from nstance.config.model.shard import GarbageCollection
 from nstance.model import ids
 
 Json = Mapping[str, object]
@@ -31,8 +31,7 @@ _REFERENCES = (
 
 def check(document: Json, problems: ProblemCollector) -> None:
     infra = _object(_object(document, "shard"), "infra")
-    given = str(infra.get("provider", ""))
-    provider = OTHER_NAMES.get(given, given)
+    provider = str(scalars.provider_name(infra.get("provider", "")))
     _check_references(document, problems)
     _check_subnets(document, provider, problems)
     _check_tenants(document, problems)
@@ -244,7 +243,7 @@ def _check_provider(document: Json, provider: str, problems: ProblemCollector) -
             provider_rules.check_markets(provider, path, problems)
     balancers = _object(document, "load_balancers")
     for path, name in each(document, "groups.*.*.load_balancers.*"):
-        other = _object(balancers, str(name)).get("provider")
+        other = scalars.provider_name(_object(balancers, str(name)).get("provider"))
         if isinstance(other, str) and other not in (provider, *MEMBER_LISTS):
             problems.add(path, f"expected a load balancer of the provider {provider}, found one of {quoted(other)}")
 

@@ -15,18 +15,12 @@ from nstance.config.model import scalars
 from nstance.config.model.scalars import Block, invalid
 from nstance.model.group import CAPACITY_RETRY_SECONDS
 
-OTHER_NAMES = {"mock": "memory", "google": "gcp"}
-
-
-def _translate(value: object) -> object:
-    return OTHER_NAMES.get(value, value) if isinstance(value, str) else value
-
 
 class Infra(Block):
     provider: Annotated[
         Literal["process", "tmux", "memory", "qemu", "aws", "gcp", "proxmox"],
         BeforeValidator(
-            _translate,
+            scalars.provider_name,
             json_schema_input_type=Literal[
                 "process", "tmux", "memory", "mock", "qemu", "aws", "gcp", "google", "proxmox"
             ],
