@@ -21,6 +21,11 @@ CLUSTERCTL = go_programs.find("clusterctl")
 needs_clusterctl = pytest.mark.skipif(CLUSTERCTL is None, reason=go_programs.is_missing("clusterctl"))
 SHARDS = '{"dev-1": {"registration_addr": "10.0.0.1:8992", "operator_addr": "10.0.0.1:8993"}}'
 VARIABLES = {"NSTANCE_CLUSTER_ID": "example-cluster", "NSTANCE_SHARDS": SHARDS}
+TOPOLOGY = {
+    "KUBERNETES_VERSION": "v1.34.4",
+    "NSTANCE_SHARD_NAMES": "[dev-1, dev-2]",
+    "WORKER_MACHINE_COUNT": "3",
+}
 FLAVORS = ("aws", "google", "proxmox", "development")
 
 
@@ -121,6 +126,41 @@ def check_template(manifests: list[Manifest]) -> None:
     assert ours["metadata"]["name"] == pool["metadata"]["name"] == f"nstance-{ours['spec']['group']}"
 
 
+def test_the_class_and_its_topology_fit(repository: Path) -> None:
+    made = parse((release(repository) / "clusterclass-nstance.yaml").read_text())
+    text = (release(repository) / "cluster-template-topology.yaml").read_text()
+    check_topology(made, parse(substitute(text, TOPOLOGY | {"CLUSTER_NAME": "example--default"})))
+
+
+def check_topology(made: list[Manifest], generated: list[Manifest]) -> None:
+    """Every template exists, every variable is declared, and what the patches change is there to be changed."""
+    for each in (*made, *generated):
+        assert [*own_faults(each), *cluster_api_faults(each)] == []
+    known = {(each["kind"], each["metadata"]["name"]): each for each in made}
+    cluster_class = known["ClusterClass", "nstance"]["spec"]
+    [pool] = cluster_class["workers"]["machinePools"]
+    for part in (cluster_class["infrastructure"], cluster_class["controlPlane"], pool["bootstrap"]):
+        assert known[part["templateRef"]["kind"], part["templateRef"]["name"]]["spec"] == {"template": {"spec": {}}}
+    template = known[pool["infrastructure"]["templateRef"]["kind"], pool["infrastructure"]["templateRef"]["name"]]
+    variables = {each["name"] for each in cluster_class["variables"]}
+    [definition] = cluster_class["patches"][0]["definitions"]
+    assert definition["selector"]["matchResources"]["machinePoolClass"]["names"] == [pool["class"]]
+    for patch in definition["jsonPatches"]:
+        assert patch["valueFrom"]["variable"] in variables
+        field = patch["path"].removeprefix("/spec/template/spec/")
+        assert (field in template["spec"]["template"]["spec"]) is (patch["op"] == "replace")
+    [cluster] = [each for each in generated if each["kind"] == "Cluster"]
+    topology = cluster["spec"]["topology"]
+    assert (topology["classRef"]["name"], topology["version"]) == ("nstance", "v1.34.4")
+    assert {each["name"]: each["value"] for each in topology["variables"]} == {
+        "group": "workers",
+        "shards": ["dev-1", "dev-2"],
+        "template": "worker",
+        "instanceType": "",
+    }
+    assert topology["workers"]["machinePools"] == [{"class": "workers", "name": "workers", "replicas": 3}]
+
+
 def test_the_check_finds_faults_of_a_template(repository: Path) -> None:
     """Otherwise the tests above could not fail."""
     text = (release(repository) / "cluster-template-aws.yaml").read_text()
@@ -146,3 +186,13 @@ def test_clusterctl_generates_a_cluster(flavor: str, repository: Path) -> None:
     manifests = generate(repository, *arguments, "--worker-machine-count", "3", "--kubernetes-version", "v1.34.4")
     assert {each["metadata"]["namespace"] for each in manifests} == {"tenant-a"}
     check_template(manifests)
+
+
+@needs_clusterctl
+def test_clusterctl_generates_a_topology_with_its_class(repository: Path) -> None:
+    """The version of the provider is named, so that no cluster is asked for it; the class comes with the flavor."""
+    arguments = ["cluster", "example--default", "--flavor", "topology", "--target-namespace", "tenant-a"]
+    name = f"nstance:{release(repository).name}"
+    manifests = generate(repository, *arguments, "--infrastructure", name, "--worker-machine-count", "3", **TOPOLOGY)
+    made = [each for each in manifests if each["kind"] != "Cluster"]
+    check_topology(made, [each for each in manifests if each["kind"] == "Cluster"])
