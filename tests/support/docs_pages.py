@@ -65,6 +65,12 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "cat": "goes with a cluster of kind",
         "NONCE_JWT=": "goes with a cluster of kind; the same command stands on development.md",
     },
+    "clusterctl.md": {
+        "make clusterctl": "writes dist/ into the checkout; test_clusterctl.py builds the same elsewhere",
+        "export": "goes with clusterctl init",
+        "kubectl": "needs a management cluster",
+        "clusterctl": "needs a management cluster; test_clusterctl.py generates provider and clusters",
+    },
     "doctor.md": {"nstance-admin doctor": "needs a shard and a bucket; test_admin_doctor.py has both"},
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
     "qemu.md": {
@@ -74,7 +80,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "operator.md": {
         "kubectl": "needs a cluster with the operator; make test-kube runs its tests against a real API server",
-        "helm": "needs a cluster",
+        "helm": "needs a cluster; test_helm_install.py installs and upgrades the charts at dev-k8s",
     },
 }
 
