@@ -229,7 +229,7 @@ async def test_streams_are_bounded_and_an_unresponsive_shard_is_reported(
 async def test_a_quiet_stream_gets_heartbeats_although_the_shard_reports_its_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nstance.admin.http.shard_feed.CONTROL_PLANE_SECONDS", 0.01)
+    monkeypatch.setattr("nstance.admin.shard.shard_feed.CONTROL_PLANE_SECONDS", 0.01)
     monkeypatch.setattr("nstance.admin.http.stream.HEARTBEAT_SECONDS", 0.2)
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()

@@ -40,6 +40,9 @@ class Streams:
         self._fleet = fleet
         self._open = 0
 
+    def count_open(self) -> int:
+        return self._open
+
     async def serve(self, request: web.Request, clients: Sequence[Client], query: EventQuery) -> web.StreamResponse:
         """Events as they happen, filtered."""
         with self._counted():
