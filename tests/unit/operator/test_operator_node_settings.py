@@ -73,7 +73,7 @@ def test_what_a_pool_no_longer_names_goes_and_what_others_wrote_stays() -> None:
     last = patched(first, node_settings.node_patch(first, {"labels": {"tier": "db"}}))
     assert last["metadata"]["labels"] == {"zone": "a", "tier": "db"}
     assert "note" not in last["metadata"]["annotations"]
-    assert last["spec"]["taints"] == [theirs, CNI]  # the start-up taint belongs to whoever removes it
+    assert last["spec"]["taints"] == [theirs, CNI]  # the start-up taint belongs to the program that removes it
     assert json.loads(last["metadata"]["annotations"]["nstance.dev/node-settings"]) == {"labels": ["tier"]}
 
 

@@ -2,8 +2,8 @@
 
 They reach a Node twice. Vars of the group carry them into userdata, for the flags of the kubelet: a Node that registers with
 its taints never gets a pod too early. And the operator writes them on the Node, which also works for labels that a kubelet
-may not set, and for changes. What was written is noted on the Node, so that a removed one goes. The trap: whoever removes a
-start-up taint must not get it back, so it is added only while the Node is not ready: no pod has run there yet.
+may not set, and for changes. What was written is noted on the Node, so that a removed one goes. The trap: a start-up
+taint that a program has removed must not come back, so it is added only while the Node is not ready: no pod has run there.
 """
 
 import json
