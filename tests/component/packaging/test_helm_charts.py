@@ -134,6 +134,24 @@ def test_rights_are_those_of_config(tmp_path: Path) -> None:
         )
 
 
+def test_webhook_and_container_are_those_of_config(tmp_path: Path) -> None:
+    """Both are written twice: names differ, nothing else may."""
+    manifests = parse(chart(tmp_path, {}))
+    configured = parse((ROOT / "config/webhook/manifests.yaml").read_text())
+    kind = "ValidatingWebhookConfiguration"
+    [ours], [theirs] = one(manifests, kind)["webhooks"], one(configured, kind)["webhooks"]
+    for hook in (ours, theirs):
+        del hook["clientConfig"], hook["namespaceSelector"]
+        hook["matchConditions"] = [each for each in hook["matchConditions"] if each["name"] != "not-the-operator"]
+    assert ours == theirs
+    [deployment] = parse((ROOT / "config/manager/deployment.yaml").read_text())
+    pods = [each["spec"]["template"]["spec"] for each in (one(manifests, "Deployment"), deployment)]
+    [container], [other] = (pod["containers"] for pod in pods)
+    same = ("ports", "livenessProbe", "readinessProbe", "resources", "securityContext", "volumeMounts")
+    assert {key: container[key] for key in same} == {key: other[key] for key in same}
+    assert pods[0]["securityContext"] == pods[1]["securityContext"]
+
+
 def test_the_chart_of_definitions_upgrades_and_keeps_them() -> None:
     definitions = parse(helm("template", "nstance-crds", CRD_CHART))
     shipped = [parse(path.read_text())[0] for path in sorted((CHART / "crds").iterdir())]
