@@ -157,7 +157,12 @@ SPECS: dict[Kind, Schema] = {
     kinds.NSTANCE_CLUSTER: _fields("The Nstance cluster behind a Cluster API Cluster.", _ENDPOINT),
     kinds.NSTANCE_CONTROL_PLANE: _fields(
         "The control plane of the workload cluster, as Cluster API sees it: it exists, and Nstance does not create it.",
-        _ENDPOINT,
+        _ENDPOINT | {"version": _text("Its Kubernetes version. A ClusterClass writes it; nothing here follows it.")},
+    ),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: _fields(
+        "No bootstrap data, for a ClusterClass, which needs an object that says so. Instances boot with Nstance's own "
+        "userdata.",
+        {},
     ),
     kinds.NSTANCE_MACHINE_POOL: _rules(
         _fields(
@@ -220,6 +225,10 @@ SPECS: dict[Kind, Schema] = {
 }
 SPECS |= {
     kinds.NSTANCE_CLUSTER_TEMPLATE: _template("NstanceClusters", SPECS[kinds.NSTANCE_CLUSTER]),
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: _template("NstanceControlPlanes", SPECS[kinds.NSTANCE_CONTROL_PLANE]),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: _template(
+        "NstanceBootstrapConfigs", SPECS[kinds.NSTANCE_BOOTSTRAP_CONFIG]
+    ),
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: _template("NstanceMachinePools", SPECS[kinds.NSTANCE_MACHINE_POOL]),
     kinds.NSTANCE_MACHINE_TEMPLATE: _template("NstanceMachines", _fields("As in NstanceMachine.", _MACHINE)),
 }
@@ -280,9 +289,20 @@ STATUSES: dict[Kind, Schema] = {
             "initialized": _flag("The same, in the contract v1beta1."),
             "ready": _flag("The API server answers."),
             "externalManagedControlPlane": _flag("True: there are no Machines of control plane nodes."),
+            "version": _text("The version of the spec, for a ClusterClass."),
             "conditions": _CONDITIONS,
         },
     ),
+    # The API server itself answers for it: there is never anything to wait for.
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: _fields(
+        "Constant.",
+        {
+            "dataSecretName": _text("Empty: there is no bootstrap data."),
+            "ready": _flag("For the contract v1beta1."),
+            "initialization": _fields("For Cluster API.", {"dataSecretCreated": _flag("Nothing is missing.")}),
+        },
+    )
+    | {"default": {"dataSecretName": "", "ready": True, "initialization": {"dataSecretCreated": True}}},
     kinds.NSTANCE_MACHINE_POOL: _fields(
         "Observed state.",
         {

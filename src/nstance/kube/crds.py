@@ -41,6 +41,9 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         _AGE,
     ),
     kinds.NSTANCE_CLUSTER_TEMPLATE: (_AGE,),
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: (_AGE,),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: (_AGE,),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: (_AGE,),
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
     kinds.NSTANCE_MACHINE_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
 }
@@ -51,6 +54,9 @@ _SHORT_NAMES = {
     kinds.NSTANCE_SHARD_GROUP: "nsg",
     kinds.NSTANCE_MACHINE: "nm",
     kinds.NSTANCE_CLUSTER_TEMPLATE: "nct",
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: "ncpt",
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: "nbc",
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: "nbct",
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: "nmpt",
     kinds.NSTANCE_MACHINE_TEMPLATE: "nmt",
 }
@@ -97,6 +103,9 @@ def definition(kind: Kind) -> Object:
                 "cluster.x-k8s.io/provider": "infrastructure-nstance",
                 "cluster.x-k8s.io/v1beta1": kind.version,
                 "cluster.x-k8s.io/v1beta2": kind.version,
+                # `clusterctl move` looks only at labelled kinds, and takes all objects of these with it.
+                "clusterctl.cluster.x-k8s.io": "",
+                "clusterctl.cluster.x-k8s.io/move": "",
             },
         },
         "spec": {

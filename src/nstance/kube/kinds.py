@@ -61,6 +61,13 @@ NSTANCE_MACHINE_POOL = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachinePool", "ns
 NSTANCE_SHARD_GROUP = Kind(INFRASTRUCTURE, "v1beta1", "NstanceShardGroup", "nstanceshardgroups")
 NSTANCE_MACHINE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachine", "nstancemachines")
 NSTANCE_CLUSTER_TEMPLATE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceClusterTemplate", "nstanceclustertemplates")
+NSTANCE_CONTROL_PLANE_TEMPLATE = Kind(
+    INFRASTRUCTURE, "v1beta1", "NstanceControlPlaneTemplate", "nstancecontrolplanetemplates"
+)
+NSTANCE_BOOTSTRAP_CONFIG = Kind(INFRASTRUCTURE, "v1beta1", "NstanceBootstrapConfig", "nstancebootstrapconfigs")
+NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE = Kind(
+    INFRASTRUCTURE, "v1beta1", "NstanceBootstrapConfigTemplate", "nstancebootstrapconfigtemplates"
+)
 NSTANCE_MACHINE_POOL_TEMPLATE = Kind(
     INFRASTRUCTURE, "v1beta1", "NstanceMachinePoolTemplate", "nstancemachinepooltemplates"
 )
