@@ -76,7 +76,7 @@ def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.Provide
         return errors.UnknownOutcomeError(str(problem)) if changes else errors.UnavailableError(str(problem))
     if problem.code.endswith(_NOT_FOUND):
         return errors.NotFoundError(_named(problem))
-    return errors.PermanentError(_named(problem), parameter=_path(problem))
+    return errors.PermanentError(_named(problem), parameter=path_of(problem))
 
 
 def code_of(problem: BaseException) -> str:
@@ -85,11 +85,12 @@ def code_of(problem: BaseException) -> str:
 
 
 def _named(problem: AwsError) -> str:
-    path = _path(problem)
+    path = path_of(problem)
     return f"{path}: {problem}" if path else str(problem)
 
 
-def _path(problem: AwsError) -> str:
+def path_of(problem: AwsError) -> str:
+    """Where the configuration says what AWS objects to; empty if that is not known."""
     if problem.code == "InvalidParameterValue" and "iaminstanceprofile" in problem.message.lower():
         return "args.IamInstanceProfile"
     return _PATHS.get(problem.code.partition(".")[0], "")
