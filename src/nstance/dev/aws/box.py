@@ -39,7 +39,7 @@ BUCKET = "nstance-dev"
 REGION = "us-east-1"
 DEV_ENCRYPTION_KEY = "thisisatest32bytekey123456789012"  # public, for development only
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
-STEP_SECONDS = 120.0  # for each step of --once
+STEP_SECONDS = 300.0  # for each step of --once
 POLL_SECONDS = 0.2
 USERDATA_PATH = "/userdata/"
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -250,7 +250,8 @@ async def _call(moto: Moto, service: str, params: Mapping[str, str]) -> bytes:
 
 
 async def _s3_put(moto: Moto, path: str, body: bytes) -> None:
-    answer, status, _ = await moto.forward("PUT", path, signed("s3", REGION), body)
+    headers = {**signed("s3", REGION), "content-type": "application/octet-stream"}  # a form would be taken apart
+    answer, status, _ = await moto.forward("PUT", path, headers, body)
     if status >= 300:
         raise DevError(f"failed to write {path} in the stand-in: {answer[:200].decode(errors='replace')}")
 
