@@ -66,6 +66,14 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "NONCE_JWT=": "goes with a cluster of kind; the same command stands on development.md",
     },
     "doctor.md": {"nstance-admin doctor": "needs a shard and a bucket; test_admin_doctor.py has both"},
+    "aws-three-zones.md": {
+        "make install": "takes minutes; make test-terraform builds the same bundles",
+        "sha256sum": "needs the bundles",
+        "terraform": "needs an account; make test-terraform applies and destroys an example at a stand-in",
+        "aws s3 cp": "needs an account",
+        "export": "goes with the next commands",
+        "nstance-admin": "needs these shards; make test-terraform registers and drains one",
+    },
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
     "qemu.md": {
         "make vm-image": "takes minutes and needs mmdebstrap; make test-vm runs it",

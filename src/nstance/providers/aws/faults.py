@@ -43,6 +43,7 @@ _PATHS = {
     "InvalidNetworkInterfaceID": "leader_network.interface_id",
     "TargetGroupNotFound": "load_balancers.*.target_group_arns",
 }
+_NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 _NOT_FOUND = (".NotFound", "NotFoundException", "ParameterNotFound", "TargetGroupNotFound")
 
 
@@ -67,6 +68,12 @@ def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.Provide
         return errors.NoCapacityError(str(problem), scope=NO_CAPACITY[problem.code])
     if problem.is_expired:
         return errors.UnavailableError(f"AWS does not accept the credentials, which are fetched again: {problem}")
+    if problem.code == _NO_SPOT_ROLE:
+        return errors.PermanentError(
+            "the account never had spot instances; create its role for them once with: "
+            f"aws iam create-service-linked-role --aws-service-name spot.amazonaws.com: {problem}",
+            permission="iam:CreateServiceLinkedRole",
+        )
     if problem.is_denied:
         missing = problem.permission or action
         return errors.PermanentError(
