@@ -146,7 +146,8 @@ class World:
         self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True, clock: AnchoredClock | None = None
     ) -> "Running":
         """Start a server, and wait until it leads, or with lead=False until the lease names it: a standby that it does
-        not name would wait longer than any test does. `clock`: its machine's own."""
+        not name would wait longer than any test does. After a crash it may also be the one that takes over.
+        `clock`: its machine's own."""
         earlier = self.servers.get(name)
         offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
         options = Options(
@@ -168,7 +169,7 @@ class World:
             options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=self.open_provider(name)
         )
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
-        await running.until(lambda: running.lead is not None if lead else name in self._standbys())
+        await running.until(lambda: running.lead is not None or (not lead and name in self._standbys()))
         return running
 
     def open_provider(self, name: str) -> Instances | None:

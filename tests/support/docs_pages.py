@@ -73,6 +73,14 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "clusterctl": "needs a management cluster; test_clusterctl.py generates provider and clusters",
     },
     "doctor.md": {"nstance-admin doctor": "needs a shard and a bucket; test_admin_doctor.py has both"},
+    "aws-three-zones.md": {
+        "make install": "takes minutes; make test-terraform builds the same bundles",
+        "sha256sum": "needs the bundles",
+        "terraform": "needs an account; make test-terraform applies and destroys an example at a stand-in",
+        "aws s3 cp": "needs an account",
+        "export": "goes with the next commands",
+        "nstance-admin": "needs these shards; make test-terraform registers and drains one",
+    },
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
     "load-balancers.md": {"jq": "needs jq and nginx; test_load_balancers.py reads such a file"},
     "qemu.md": {
