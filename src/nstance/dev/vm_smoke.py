@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nstance.dev.run import Dev
 
 READY_SECONDS = 15.0  # from the decision to a VM with its files
-SUSPECT_AFTER_SECONDS, DEAD_AFTER_SECONDS = 20.0, 40.0  # of examples/config-vm.jsonc
+SUSPECT_AFTER_SECONDS, DEAD_AFTER_SECONDS = 45.0, 90.0  # of examples/config-vm.jsonc
 
 
 @dataclass(frozen=True, slots=True)
