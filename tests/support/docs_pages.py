@@ -56,6 +56,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "export KUBECONFIG": "needs make dev-tmux-k8s; test_dev_tmux_k8s.py uses the same kubeconfig",
         "kubectl": "needs make dev-tmux-k8s; test_dev_tmux_k8s.py does the same",
     },
+    "gcp.md": {"nstance-server --shard": "needs a bucket at Google; test_gcs_servers.py runs servers on a stand-in"},
     "kind.md": {
         "make": "goes with a cluster of kind",
         "kind": "needs kind and containers",

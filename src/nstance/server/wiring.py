@@ -55,6 +55,7 @@ T = TypeVar("T")
 BOOT_RETRY = Backoff(1.0, 60.0, jitter=0.5)
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
 EXIT_JITTER_SECONDS = (10.0, 40.0)  # until the configuration is known
+STANDBY_SECONDS = 5.0  # since its last answer, in which a standby counts
 SHUTDOWN_SECONDS = 10.0  # until the configuration is known
 
 
@@ -73,6 +74,7 @@ class ServerProcess:
         self.options = options
         self.shard: ShardId = options.shard
         self.metrics = Metrics()
+        self.metrics.add_process()
         self._boot_problem: str | None = "starting"  # what boot waits for
         self.exit_jitter = EXIT_JITTER_SECONDS
         self.server: Server | None = None  # once it is configured
@@ -150,7 +152,7 @@ class ServerProcess:
             return BOOT_RETRY.delay(failures, self._rng)
 
         try:
-            # The kernel decides who wins in a directory; a server that speaks S3 may have races of its own.
+            # The kernel decides who wins in a directory, and Google in its own; a server that speaks S3 may have races.
             races = probe.REPLACE_RACES if self.options.storage == "s3" else 1
             await retry(
                 lambda: probe.probe(
@@ -311,6 +313,11 @@ class ServerProcess:
             fingerprint=identity.fingerprint,
         )
         server = self.server = Server(env, me, configuration)
+        self.metrics.count_config(
+            refused=lambda: bool(server.active_config.rejection),
+            unreadable=lambda: not server.active_config.is_readable,
+        )
+        self.metrics.count_standbys(lambda: sum(age <= STANDBY_SECONDS for age in server.elector.standbys().values()))
         for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(server, contexts, cluster, opened)

@@ -175,6 +175,7 @@ def assemble(
             rng=env.rng,
             cache_ttl=configuration.settings.cluster.secrets.cache_ttl,
             count=env.metrics.certificate_issued,
+            on_made=env.metrics.file_set_made,
         ),
         supplies=supplies,
         load_balancers=load_balancers,
