@@ -35,7 +35,7 @@ for folder in cluster shard examples/minimal examples/production; do
   "$terraform" -chdir="$work/aws/$folder" validate -no-color
 done
 cp -R deploy "$work/deploy"
-for folder in cluster shard examples/minimal; do
+for folder in cluster shard examples/minimal examples/production; do
   where="$work/deploy/terraform/proxmox/$folder"
   "$terraform" -chdir="$where" init -input=false -backend=false -no-color >"$work/init.log" 2>&1 ||
     { echo "test-terraform: proxmox is not validated: its provider cannot be installed"; break; }

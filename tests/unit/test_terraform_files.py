@@ -54,10 +54,11 @@ def test_the_modules_are_formatted() -> None:
 
 
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")
-def test_the_example_for_proxmox_loads_with_its_modules(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["minimal", "production"])
+def test_the_examples_for_proxmox_load_with_their_modules(tmp_path: Path, name: str) -> None:
     """Without the provider's plugin, which may not be reachable: make test-terraform validates where it is."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    example = tmp_path / "deploy" / "terraform" / "proxmox" / "examples" / "minimal"
+    example = tmp_path / "deploy" / "terraform" / "proxmox" / "examples" / name
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CHECKPOINT_DISABLE": "1"}
     for command in ("get", "providers"):
         done = subprocess.run(

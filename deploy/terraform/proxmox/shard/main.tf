@@ -18,9 +18,10 @@ locals {
         )
       }
     })
-    defaults  = { args = { TemplateName = var.cluster.template_name, StoragePool = var.cluster.disk_storages } }
-    templates = var.templates
-    groups    = var.groups
+    load_balancers = var.load_balancers
+    defaults       = { args = { TemplateName = var.cluster.template_name, StoragePool = var.cluster.disk_storages } }
+    templates      = var.templates
+    groups         = var.groups
   }
 
   userdata = {
@@ -58,19 +59,11 @@ resource "proxmox_virtual_environment_file" "userdata" {
   }
 }
 
-data "proxmox_virtual_environment_vms" "template" {
-  for_each = toset(var.server_nodes)
-
-  node_name = each.key
-
-  filter {
-    name   = "name"
-    values = [var.cluster.template_name]
-  }
-
-  filter {
-    name   = "template"
-    values = [true]
+locals {
+  # The template of the server's own node. With shared storage the only template serves all nodes.
+  template_node = {
+    for node in var.server_nodes :
+    node => contains(keys(var.cluster.template_vmids), node) ? node : keys(var.cluster.template_vmids)[0]
   }
 }
 
@@ -83,7 +76,8 @@ resource "proxmox_virtual_environment_vm" "server" {
   on_boot     = true
 
   clone {
-    vm_id        = data.proxmox_virtual_environment_vms.template[each.key].vms[0].vm_id
+    vm_id        = var.cluster.template_vmids[local.template_node[each.key]]
+    node_name    = local.template_node[each.key]
     datastore_id = var.cluster.disk_storages[0]
   }
 
@@ -108,13 +102,6 @@ resource "proxmox_virtual_environment_vm" "server" {
       ipv4 {
         address = "dhcp"
       }
-    }
-  }
-
-  lifecycle {
-    precondition {
-      condition     = length(data.proxmox_virtual_environment_vms.template[each.key].vms) > 0
-      error_message = "Expected a template ${var.cluster.template_name} on node ${each.key}, found none."
     }
   }
 }

@@ -1,11 +1,12 @@
 variable "cluster" {
   description = "The output `cluster` of the cluster module."
   type = object({
-    template_name = string
-    disk_storages = list(string)
-    iso_storage   = string
-    pool          = string
-    token_id      = string
+    template_name  = string
+    template_vmids = map(number)
+    disk_storages  = list(string)
+    iso_storage    = string
+    pool           = string
+    token_id       = string
   })
 }
 
@@ -94,6 +95,12 @@ variable "templates" {
 variable "groups" {
   description = "Block `groups` of the configuration: tenant to group to settings."
   type        = any
+}
+
+variable "load_balancers" {
+  description = "Block `load_balancers` of the configuration: webhooks and files."
+  type        = any
+  default     = {}
 }
 
 variable "shard_settings" {
