@@ -224,6 +224,19 @@ async def test_a_delete_that_broke_before_the_seed_was_removed_is_finished(world
     await nothing_left(world)
 
 
+async def test_a_clone_whose_creator_died_during_a_delete_is_removed(world: ProxmoxWorld) -> None:
+    """The delete saw no VM, and the create died before it saw the tombstone."""
+    late, door = request(), world.door(HERE)
+    world.stand_in.rules.append(Rule("POST", "/upload", 500, "cluster not ready - no quorum?"))
+    with pytest.raises(errors.UnknownOutcomeError):
+        await door.create(late)
+    await door._seeds.bury(["pve1", "pve2"], late.id)  # type: ignore[attr-defined]
+    assert world.count(late.id) == 1
+    other = await door.create(request())
+    assert await _deleted(world.door(HERE), other.id)
+    await nothing_left(world)
+
+
 async def test_tombstones_are_removed_after_a_day(world: ProxmoxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     door = world.door(HERE)
     ids = [fresh_id(), fresh_id()]
