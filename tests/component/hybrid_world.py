@@ -46,7 +46,7 @@ async def _gcp(stack: AsyncExitStack) -> Place:
         pytest.skip("needs the provider gcp and its stand-in")
     made = await stack.enter_async_context(found.gcp_world())
     template = {"instance_type": found.TYPE, "args": dict(found.ARGS)}
-    return Place(made, {"provider": "gcp", "region": "r", "zone": "z"}, template, ("default",))
+    return Place(made, {"provider": "gcp", "region": "r", "zone": "z"}, template, ("subnet-1",))
 
 
 async def _proxmox(stack: AsyncExitStack) -> Place:
