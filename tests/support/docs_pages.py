@@ -82,6 +82,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "nstance-admin": "needs these shards; make test-terraform registers and drains one",
     },
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
+    "hybrid.md": {"kubectl": "needs a cluster with the operator; test_hybrid.py scales such a pool"},
     "load-balancers.md": {"jq": "needs jq and nginx; test_load_balancers.py reads such a file"},
     "qemu.md": {
         "make vm-image": "takes minutes and needs mmdebstrap; make test-vm runs it",
