@@ -40,9 +40,11 @@ from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.server import Server
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.tasks.backoff import Backoff, retry
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
+from nstance.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class ServerProcess:
         rng: Rng,
         store: ObjectStore | None = None,
         provider: Instances | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`store` and `provider` replace those that the options and the configuration name; they are not closed here."""
         assert options.shard is not None
@@ -71,6 +74,10 @@ class ServerProcess:
         self.shard: ShardId = options.shard
         self.metrics = Metrics()
         self.metrics.add_process()
+        self._traces: InstanceTraces | None = None
+        if tracing is not None:
+            self.metrics.count_spans(tracing.counts)
+            self._traces = InstanceTraces(tracing.tracer) if tracing.tracer is not None else None
         self._boot_problem: str | None = "starting"  # what boot waits for
         self.exit_jitter = EXIT_JITTER_SECONDS
         self.server: Server | None = None  # once it is configured
@@ -283,6 +290,7 @@ class ServerProcess:
             clock=clock,
             rng=rng,
             standbys=lambda: self.server.elector.standbys() if self.server is not None else {},
+            traces=self._traces,
         )
         env = Environment(
             cluster=cluster,
@@ -298,6 +306,7 @@ class ServerProcess:
             ports=lambda context: grpc_ports.grpc_ports(context, api),
             history=cache,
             metrics=self.metrics,
+            traces=self._traces,
             cache=cache,
             watchdog=lambda term, length: Watchdog(term, clock=clock, length=length),
         )

@@ -25,6 +25,7 @@ from nstance.pki import ca, keys, nonce, proof
 from nstance.server.api import asking
 from nstance.server.config.advertised import Advertised
 from nstance.server.leader.context import ShardContext
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.telemetry.metrics import Metrics
 from nstance.v1 import registration_pb2
 from nstance.wire import status
@@ -78,7 +79,13 @@ class Failures:
 
 class Registrar:
     def __init__(
-        self, context: ShardContext, operators: Operators, advertised: Advertised, metrics: Metrics, clock: Clock
+        self,
+        context: ShardContext,
+        operators: Operators,
+        advertised: Advertised,
+        metrics: Metrics,
+        clock: Clock,
+        traces: InstanceTraces | None = None,
     ) -> None:
         self._context = context
         self._shard = context.shard
@@ -88,6 +95,7 @@ class Registrar:
         self._operators = operators
         self._clock = clock
         self._failures = Failures(clock)
+        self._traces = traces
 
     async def register_agent(
         self, request: registration_pb2.RegisterAgentRequest, address: str
@@ -104,7 +112,7 @@ class Registrar:
     async def _agent(
         self, request: registration_pb2.RegisterAgentRequest, address: str
     ) -> registration_pb2.RegisterResponse:
-        shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
+        shard, issuer, life, started = self._shard, self._issuer, self._context.agent_ttl, self._clock.monotonic()
         claims, public_key = self._verified(request, address, issuer.verify)
         instance = shard.instances.get(claims.instance)
         if instance is None or not _matches(claims, instance):
@@ -137,7 +145,10 @@ class Registrar:
         record = shard.instances[instance.id]
         if record.registered is not None:
             self._metrics.registered(record.key, record.registered - record.created)
-        return self._response(issuer.agent_certificate(record, life=life))
+        response = self._response(issuer.agent_certificate(record, life=life))
+        if self._traces is not None:
+            response.traceparent = self._traces.registered(record, started).traceparent
+        return response
 
     async def _operator(
         self, request: registration_pb2.RegisterOperatorRequest, address: str

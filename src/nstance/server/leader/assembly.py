@@ -108,6 +108,7 @@ def assemble(
             post=parts.inbox.post,
             wait_deregistered=load_balancers.wait_deregistered,
             on_console_output=ConsoleOutput(env.issuer, parts.event_log).record,
+            traces=env.traces,
         )
     )
     shard = Shard(

@@ -20,6 +20,7 @@ from nstance.server.identity.issuer import Issuer
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.history import Keeper
 from nstance.server.state.commits import Committed
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.telemetry.metrics import Metrics
 
 
@@ -57,6 +58,7 @@ class Environment:
     ports: Callable[[TermContext], Sequence[Port]]
     history: Keeper
     metrics: Metrics
+    traces: InstanceTraces | None = None  # if they are exported
     cache: Cache | None = None  # for what was learned from the provider
     watchdog: Callable[[Term, float], AbstractContextManager[object]] = lambda term, length: contextlib.nullcontext()
     observers: Observers = field(default_factory=Observers)
