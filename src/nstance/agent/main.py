@@ -16,6 +16,7 @@ from nstance.model import durations
 from nstance.telemetry import logs, tracing
 
 WAIT_POLL_SECONDS = 0.1
+FLUSH_SECONDS = 0.15  # for traces, of the two seconds that a stop may take
 LOG_FORMAT_VARIABLE = "NSTANCE_LOG_FORMAT"
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def _run(*, is_json: bool, debug: bool) -> int:
     except (folder.SetupError, OSError) as error:
         return report(str(error))
     finally:
-        traced.close()
+        traced.close(FLUSH_SECONDS)
     return 0
 
 

@@ -24,7 +24,6 @@ MAX_BATCH = 256
 LINGER_SECONDS = 0.5  # for more spans to share a request
 TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = (1.0, 30.0)
-FLUSH_SECONDS = 1.0  # when the program ends
 RETRYABLE = frozenset({429, 502, 503, 504})
 
 
@@ -76,7 +75,7 @@ class Exporter:
     def counts(self) -> Mapping[str, int]:
         return {"sent": self._sent, "dropped": self._overflowed + self._failed}
 
-    def close(self, seconds: float = FLUSH_SECONDS) -> None:
+    def close(self, seconds: float) -> None:
         """Send what waits, but do not wait long: a collector must not delay the end of a program."""
         self._closing.set()
         self._filled.set()

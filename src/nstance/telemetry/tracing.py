@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from nstance.telemetry.otlp import Exporter
     from nstance.telemetry.traces import Tracer
 
+FLUSH_SECONDS = 1.0
 VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -23,9 +24,10 @@ class Tracing:
         """Spans by result, for metrics."""
         return self._exporter.counts() if self._exporter is not None else {"sent": 0, "dropped": 0}
 
-    def close(self) -> None:
+    def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Send what waits, but for at most so long."""
         if self._exporter is not None:
-            self._exporter.close()
+            self._exporter.close(seconds)
 
 
 def start(
