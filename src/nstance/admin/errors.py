@@ -5,6 +5,7 @@ Commands import it only when something failed, so that help stays fast.
 
 import logging
 import traceback
+from collections.abc import Iterable
 from typing import IO, Any
 
 import click
@@ -12,6 +13,14 @@ import click
 from nstance.telemetry import logs
 
 log = logging.getLogger(__name__)
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """To be added to a message; empty if nothing is near."""
+    import difflib
+
+    near = difflib.get_close_matches(text, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class CommandError(Exception):

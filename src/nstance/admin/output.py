@@ -1,4 +1,4 @@
-"""Results as tables for people, and as JSON or YAML for programs.
+"""Results as tables for people, and as JSON, YAML, names or a JSONPath for programs.
 
 The trap: names and messages may come from anybody. Control characters are escaped and nothing is read as markup. Tables
 are fitted to the terminal, if there is one, but no column gets narrower than its words: a broken word is harder to read
@@ -9,7 +9,7 @@ import datetime
 import logging
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +22,8 @@ Row = Mapping[str, object]
 MAX_WORD_WIDTH = 30  # an instance ID; longer words may be broken
 MAX_LAST_WORD_WIDTH = 16  # the last column has sentences: it needs less
 COLUMN_GAP = 2
+JSONPATH = "jsonpath="
+NAME_KEYS = ("instance_id", "operator", "revision", "group", "name", "shard")  # the first that a record has names it
 
 _log: logging.Logger | None = None  # for notes, instead of standard error
 
@@ -39,6 +41,12 @@ def print_record(record: Row, form: str) -> None:
         _dump(record, form)
     else:
         _table((), [[name, _cell(value)] for name, value in record.items()])
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """After a blank line, if there are any."""
+    if lines:
+        click.echo("\n".join(("", *map(escape, lines))))
 
 
 def note(text: str) -> None:
@@ -88,9 +96,34 @@ def document(value: object, form: str) -> str:
         import json
 
         return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    if form == "name":
+        return "".join(f"{escape(each)}\n" for each in _names(value))
+    if form.startswith(JSONPATH):
+        from nstance.admin import jsonpath
+
+        try:
+            text = jsonpath.Template(form.removeprefix(JSONPATH)).render(value)
+        except jsonpath.JsonPathError as error:
+            raise click.UsageError(f"-o jsonpath: {error}") from error
+        return text if text.endswith("\n") or not text else f"{text}\n"
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+
+
+def _names(value: object) -> Iterator[str]:
+    """Of each record what a command takes to name it."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _names(each)
+    elif isinstance(value, dict):
+        lists = [each for each in value.values() if isinstance(each, list)]
+        if len(value) == 1 and lists:
+            yield from _names(lists[0])
+            return
+        texts = [text for key, text in value.items() if isinstance(text, str) and text and key != "shard"]
+        known = [value[key] for key in NAME_KEYS if value.get(key)]
+        yield str((known or texts or [value.get("shard", "")])[0])
 
 
 def _dump(value: object, form: str) -> None:
@@ -144,16 +177,18 @@ class ProgressLine:
         self._last = ""
         self._is_terminal = sys.stderr.isatty()
 
-    def show(self, text: str) -> None:
-        if text == self._last:
+    def show(self, text: str, how_far: str = "") -> None:
+        """`how_far`: a bar and an estimate. Elsewhere than on a terminal they make no line of their own."""
+        line = escape(f"{how_far}  {text}" if how_far else text)
+        changing = line if self._is_terminal else text
+        if changing == self._last:
             return
-        self._last = text
+        self._last = changing
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            line = escape(text)
             click.echo(f"\r\x1b[K{line if len(line) <= width else line[: width - 1] + '…'}", err=True, nl=False)
         else:
-            note(text)
+            note(line)
 
     def clear(self) -> None:
         if self._is_terminal and self._last:

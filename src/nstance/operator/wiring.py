@@ -199,6 +199,7 @@ class Operator:
             server_ca=lambda: _read(access.ca),
             endpoint=environment.endpoint,
             service_account=environment.service_account,
+            key_secret=environment.key_secret,
             on_demand_namespaces=self.options.on_demand_namespaces,
             delete_nodes=self.options.delete_nodes,
         )
@@ -223,6 +224,7 @@ class Operator:
                     *(recorder.run() for recorder in recorders.values()),
                     *(mirror.run() for mirror in mirrors.values()),
                     *(controller.run() for controller in controllers),
+                    context.cluster_api.run(),
                 ]
             )
         finally:
@@ -252,6 +254,7 @@ class Operator:
             events=events,
             workload_events=workload_events,
             shards=links,
+            cluster_api=mirrors.cluster_api(settings),
             metrics=self.metrics,
             tracer=self._host.tracing.tracer,
             clock=self._clock,

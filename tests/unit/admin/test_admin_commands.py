@@ -39,6 +39,7 @@ def test_the_commands_of_the_specification_are_there() -> None:
 
 READING = (
     "config diff, config status, group list, group show, group plan, group history, instance list, instance show, "
+    "instance logs, top, context list, context show, "
     "events, status, wait, doctor, serve, completion, cluster operators, cluster ca show, cluster nonce-key show, "
     "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup"
 )
@@ -149,10 +150,10 @@ def test_completion_for_an_unknown_shell_is_wrong_usage() -> None:
 
 
 def test_a_bug_is_one_line_and_a_traceback_on_request() -> None:
-    from nstance.admin.help import Command, debug_flag
+    from nstance.admin.help import Command, global_flags
 
     @click.command(cls=Command)
-    @debug_flag
+    @global_flags
     def broken() -> None:
         raise ZeroDivisionError("surprise")
 

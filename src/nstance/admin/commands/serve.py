@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nstance.admin import output
-from nstance.admin.help import Command
+from nstance.admin.help import Choice, Command
 from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target, flag
 from nstance.admin.shard_flags import ShardSelection, all_shards_flags
 from nstance.config import addresses
@@ -72,10 +72,10 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @flag(
     "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
 )
-@flag("--log-format", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+@flag("--log-format", type=Choice(["text", "json"]), default="text", help="json: one object a line.")
 @flag("--access-log", metavar="FILE", help="Append a JSON line for each request; - for standard error.")
 @flag("--storage-bucket", help="The bucket to read: config, journal and CA, and for forecasts.")
-@flag("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage.")
+@flag("--storage-provider", type=Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage.")
 @flag("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket.")
 @flag("--prefix", default="", show_default=False, help="The servers' --prefix.")
 @all_shards_flags

@@ -24,7 +24,6 @@ from nstance.server.leader.context import ShardContext
 from nstance.server.leader.vm_requests import VmRequests
 from nstance.server.liveness import clones as clones_of
 from nstance.server.liveness.connected_agents import Presence
-from nstance.server.state.instance_traces import InstanceTraces
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
 from nstance.tasks.backoff import Backoff
@@ -57,7 +56,6 @@ class AgentService(agent_grpc.AgentServiceBase):
         file_sets: FileSets,
         cache: Cache | None,
         clock: Clock,
-        traces: InstanceTraces | None = None,
     ) -> None:
         self._context = context
         self._shard = context.shard
@@ -68,7 +66,6 @@ class AgentService(agent_grpc.AgentServiceBase):
         self._file_sets = file_sets
         self._cache = cache
         self._clock = clock
-        self._traces = traces
 
     def _instance(self, connection: Connection) -> Instance:
         who = connection.identity
@@ -210,8 +207,8 @@ class AgentService(agent_grpc.AgentServiceBase):
         if notice.deadline_unix_ms > 0:
             # The deadline is in wall time; records have steady time.
             deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
-        if self._traces is not None:
-            self._traces.on_notice(presence.id, notice.traceparent)
+        if self._context.traces is not None:
+            self._context.traces.on_notice(presence.id, notice.traceparent)
         self._shard.post(ev.NoticeReceived(presence.id, kind, deadline))
 
     def _goodbye(self, presence: Presence, goodbye: agent_pb2.Goodbye) -> None:

@@ -25,7 +25,6 @@ from nstance.pki import ca, keys, nonce, proof
 from nstance.server.api import asking
 from nstance.server.config.advertised import Advertised
 from nstance.server.leader.context import ShardContext
-from nstance.server.state.instance_traces import InstanceTraces
 from nstance.telemetry.metrics import Metrics
 from nstance.v1 import registration_pb2
 from nstance.wire import status
@@ -79,13 +78,7 @@ class Failures:
 
 class Registrar:
     def __init__(
-        self,
-        context: ShardContext,
-        operators: Operators,
-        advertised: Advertised,
-        metrics: Metrics,
-        clock: Clock,
-        traces: InstanceTraces | None = None,
+        self, context: ShardContext, operators: Operators, advertised: Advertised, metrics: Metrics, clock: Clock
     ) -> None:
         self._context = context
         self._shard = context.shard
@@ -95,7 +88,6 @@ class Registrar:
         self._operators = operators
         self._clock = clock
         self._failures = Failures(clock)
-        self._traces = traces
 
     async def register_agent(
         self, request: registration_pb2.RegisterAgentRequest, address: str
@@ -146,8 +138,8 @@ class Registrar:
         if record.registered is not None:
             self._metrics.registered(record.key, record.registered - record.created)
         response = self._response(issuer.agent_certificate(record, life=life))
-        if self._traces is not None:
-            response.traceparent = self._traces.registered(record, started).traceparent
+        if self._context.traces is not None:
+            response.traceparent = self._context.traces.registered(record, started).traceparent
         return response
 
     async def _operator(
