@@ -35,6 +35,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "nstance-admin serve": "runs until Ctrl+C; make test-ui looks at it, test_http_api_docs.py serves it",
         "head -c 32": "makes a token for the next command",
     },
+    "traces.md": {"export OTEL": "needs a collector there; test_traces.py has one on another port"},
     "backup.md": {"nstance-admin": "needs a shard that is stopped and started again; test_backup_restore.py does that"},
     "readiness.md": {"nstance-admin": "needs a shard whose check fails; test_readiness.py has one"},
     "benchmarks.md": {

@@ -6,6 +6,7 @@ than a line that the terminal wraps.
 """
 
 import datetime
+import logging
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ MAX_LAST_WORD_WIDTH = 16  # the last column has sentences: it needs less
 COLUMN_GAP = 2
 JSONPATH = "jsonpath="
 NAME_KEYS = ("instance_id", "operator", "revision", "group", "name", "shard")  # the first that a record has names it
+
+_log: logging.Logger | None = None  # for notes, instead of standard error
 
 
 def print_rows(rows: Sequence[Row], form: str, *, columns: Sequence[str], unbroken: Collection[str] = ()) -> None:
@@ -48,7 +51,19 @@ def print_lines(lines: Sequence[str]) -> None:
 
 def note(text: str) -> None:
     """A message for the person, on standard error, so that it never mixes with a result."""
-    click.echo(escape(text), err=True)
+    if _log is not None:
+        _log.info(text)
+    else:
+        click.echo(escape(text), err=True)
+
+
+def log_notes() -> None:
+    """From now on notes are records of the log, as JSON: for a command that runs on."""
+    global _log
+    from nstance.telemetry import logs
+
+    logs.configure(json=True, debug=False, program="nstance-admin")
+    _log = logging.getLogger("nstance.admin")
 
 
 def warn(warnings: Iterable[str]) -> None:
