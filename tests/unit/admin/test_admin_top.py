@@ -138,7 +138,7 @@ def test_a_shard_that_does_not_answer_is_named_with_the_reason() -> None:
     assert any("waiting for an answer" in line for line in screen(Fleet(shards=[make_shard(error="x")], now=NOW)))
 
 
-def test_states_can_be_told_apart_without_color_and_without_unicode() -> None:
+def test_states_differ_without_color_and_without_unicode() -> None:
     for index in (1, 2):
         signs = [STATES[state][index] for state in STATES]
         assert len(set(signs)) == len(signs)
