@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox dev-aws test-dev-aws test-terraform clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -227,6 +227,12 @@ test-dev-aws: tools agent-bundle $(MOTO)/.$(MOTO_VERSION) ## Boot instances of t
 
 test-terraform: tools agent-bundle server-bundle $(MOTO)/.$(MOTO_VERSION) ## Test the Terraform modules against a stand-in for AWS (needs Terraform, bwrap)
 	@NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHON=$(BIN)/python scripts/test-terraform.sh
+
+clusterctl: install ## Build dist/clusterctl: the provider's components and templates for clusterctl (needs kubectl)
+	@$(BIN)/python scripts/build_clusterctl.py
+
+test-charts: tools ## Test overlays, Helm charts and clusterctl with the real programs (needs Go)
+	@PYTHONPATH=tests $(BIN)/python -m support.go_programs $(BIN)/pytest -q -rs tests/component/packaging
 
 $(PROGRAMS): install ## Create bin/<program>
 	@mkdir -p bin

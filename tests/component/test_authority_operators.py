@@ -21,6 +21,7 @@ from component.authority_world import (
 )
 from nstance.authority import certlog, errors, keyset
 from nstance.model.ids import OperatorId, TenantId
+from nstance.model.roles import Role
 from nstance.objects import errors as storage
 from nstance.objects import memory
 from nstance.objects.memory import Fate, Verb
@@ -228,3 +229,14 @@ async def test_a_log_that_cannot_be_written_is_an_error() -> None:
 
     key = await log(store.view(lost), authority)
     assert key in store.contents()
+
+
+async def test_the_role_is_fixed_when_an_operator_registers() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    kept, issued = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT, role=Role.VIEWER)
+    assert identity_of(issued).role is Role.VIEWER
+    with pytest.raises(errors.ConflictError, match="registered as viewer, not as admin"):
+        await people(store).register_directly(authority, PUBLIC, tenant=TENANT, operator=kept.operator, role=Role.ADMIN)
+    renewed = await people(store, 2).renew(authority, kept.identity, OTHER)
+    assert identity_of(renewed).role is Role.VIEWER

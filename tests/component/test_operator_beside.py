@@ -39,7 +39,9 @@ async def _ready(cluster: Cluster) -> Object | None:
     return None
 
 
-async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(tmp_path: Path, kubernetes: str) -> None:
+async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(
+    tmp_path: Path, kubernetes: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
         first = await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
         await cluster.until(lambda: cluster.get(kinds.NSTANCE_CLUSTER, NAME))
@@ -53,12 +55,12 @@ async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(tmp_path: Path,
         assert await cluster.get(kinds.NSTANCE_CLUSTER, NAME) is None
         await _patch(cluster, {"finalizers": None})
 
-        async def another() -> bool:
-            found = await cluster.get(kinds.CLUSTER, NAME)
-            is_new = found is not None and resources.uid(found) != resources.uid(first)
-            return is_new and await cluster.get(kinds.NSTANCE_CLUSTER, NAME) is not None
-
-        await cluster.until(another)
+        await cluster.until(lambda: "Cluster was deleted, nothing is created" in caplog.text)
+        assert await cluster.get(kinds.CLUSTER, NAME) is None
+        await cluster.kube.create(
+            kinds.CLUSTER, {"metadata": {"name": NAME}, "spec": first["spec"]}, namespace=cluster.namespace
+        )
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_CLUSTER, NAME))
 
 
 def _passes(cluster: Cluster) -> float:

@@ -14,6 +14,7 @@ from bench.wires import Wire
 from component.whole_server import CLUSTER, SHARD, Operator, World, config, states
 from nstance.config.addresses import Service
 from nstance.model.ids import ShardId, TenantId
+from nstance.model.roles import Role
 from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
 from nstance.operator.shards import link as linking
@@ -269,7 +270,7 @@ async def test_a_server_of_another_shard_and_a_revoked_operator_have_distinct_re
                 lambda: wrong.unsynced_reason if "expected" in wrong.unsynced_reason else ""
             )
             assert await eventually(lambda: dead.unsynced_reason == "127.0.0.1:9: connection refused")
-        other = await world.operator()
+        other = await world.operator(role=Role.ADMIN)
         async with linked(world, operator, settings(zone_a=here)) as (links, _):
             await eventually(lambda: link(links).synced)
             await other.call("RevokeOperator", operator_id=operator.identity.id)

@@ -10,6 +10,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from component.whole_server import SECONDS, Operator, World, config, states
 from nstance.config.addresses import Service
 from nstance.model.ids import TenantId
+from nstance.model.roles import Role
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import keys, proof
@@ -25,7 +26,7 @@ GROUPS = {"acme": {"web": {"template": "web", "size": 1}}}
 async def test_a_revoked_operator_is_out_at_once_here(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
-        revoked, other = await world.operator("acme"), await world.operator("acme")
+        revoked, other = await world.operator("acme"), await world.operator("acme", Role.ADMIN)
         async with revoked.watch() as watching:
             await watching.snapshot()
             await other.call("RevokeOperator", operator_id=revoked.identity.id)
@@ -116,7 +117,7 @@ CHANGES = {
 async def test_a_leader_in_doubt_shows_what_it_knows_and_changes_nothing(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         server = await world.start()
-        operator = await world.operator("acme")
+        operator = await world.operator("acme", Role.ADMIN)
         await operator.call("ListGroups")
         term = server.shard.term
         term.confirm = lambda *args, **kwargs: None  # type: ignore[method-assign]

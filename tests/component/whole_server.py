@@ -30,6 +30,7 @@ from nstance.clock import AnchoredClock, SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.model import ids
 from nstance.model.ids import ClusterId, InstanceId, ServerId, ShardId, TenantId
+from nstance.model.roles import Role
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.pki import keys, names, proof
 from nstance.pki import peer as certificates
@@ -186,10 +187,10 @@ class World:
     def operators(self) -> Operators:
         return Operators(self.store, prefix="cluster/", cluster=CLUSTER, clock=self.clock, rng=self.rng)
 
-    async def operator(self, tenant: str = "default") -> "Operator":
+    async def operator(self, tenant: str = "default", role: Role = Role.OPERATOR) -> "Operator":
         """A new operator, registered at the leader over the wire."""
         authority = self.leader.lead_now.issuer.authority
-        token = self.operators().new_nonce(authority, tenant=TenantId(tenant))
+        token = self.operators().new_nonce(authority, tenant=TenantId(tenant), role=role)
         key = keys.generate(self.rng)
         channel = self.channel(Service.REGISTRATION)
         request = registration_pb2.RegisterOperatorRequest(
@@ -324,10 +325,12 @@ class Operator:
     def stub(self) -> operator_grpc.OperatorServiceStub:
         return operator_grpc.OperatorServiceStub(self.channel)
 
-    async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
+    async def call(
+        self, rpc: str, request: Any = None, /, *, metadata: Mapping[str, str] | None = None, **fields: Any
+    ) -> Any:
         """One unary call, its request given whole or by its fields."""
         method = getattr(self.stub, rpc)
-        return await call(method, request or method.request_type(**fields), timeout=SECONDS)
+        return await call(method, request or method.request_type(**fields), timeout=SECONDS, metadata=metadata)
 
     async def refused(self, rpc: str, /, **fields: Any) -> GRPCError:
         """A call that must be refused: its error."""

@@ -57,6 +57,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "export KUBECONFIG": "needs make dev-tmux-k8s; test_dev_tmux_k8s.py uses the same kubeconfig",
         "kubectl": "needs make dev-tmux-k8s; test_dev_tmux_k8s.py does the same",
     },
+    "gcp.md": {"nstance-server --shard": "needs a bucket at Google; test_gcs_servers.py runs servers on a stand-in"},
     "kind.md": {
         "make": "goes with a cluster of kind",
         "kind": "needs kind and containers",
@@ -68,6 +69,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "doctor.md": {"nstance-admin doctor": "needs a shard and a bucket; test_admin_doctor.py has both"},
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
+    "load-balancers.md": {"jq": "needs jq and nginx; test_load_balancers.py reads such a file"},
     "qemu.md": {
         "make vm-image": "takes minutes and needs mmdebstrap; make test-vm runs it",
         "make dev-vm": "runs until Ctrl+C; test_dev_vm.py runs what it starts",

@@ -10,7 +10,7 @@ import copy
 import os
 import tempfile
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,11 +20,12 @@ from h2.exceptions import ProtocolError
 
 from nstance.admin import errors, files, output
 from nstance.clock import Clock
-from nstance.model.ids import ShardId
+from nstance.model.ids import ShardId, TenantId
+from nstance.model.roles import Role
 from nstance.pki import names
 from nstance.v1 import operator_grpc, operator_pb2
 from nstance.wire import credentials, status, tls
-from nstance.wire.call import PERSON_HEADER, call
+from nstance.wire.call import PERSON_HEADER, ROLE_HEADER, TENANT_HEADER, call
 from nstance.wire.channel import Channel, ExpectedServer
 from nstance.wire.credentials import Credentials
 from nstance.wire.limits import MIB, Limits
@@ -99,18 +100,29 @@ def _check_owner(directory: Path) -> None:
         )
 
 
+@dataclass(slots=True)
+class _Link:
+    """What all views of a client share: its certificate may be renewed while they are in use."""
+
+    identity: Identity
+    channel: Channel
+    renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class Client:
     def __init__(
         self, shard: ShardId, addresses: tuple[str, ...], *, identity: Identity, timeout: float, clock: Clock
     ) -> None:
         self.shard = shard
-        self.identity = identity
         self._addresses = addresses
         self._timeout = timeout
         self._clock = clock
-        self._person = ""
-        self._renewing = asyncio.Lock()
-        self._channel = self._connect(identity)
+        self._metadata: dict[str, str] = {}
+        self._link = _Link(identity, self._connect(identity))
+
+    @property
+    def identity(self) -> Identity:
+        return self._link.identity
 
     def _connect(self, identity: Identity) -> Channel:
         return Channel(
@@ -122,19 +134,28 @@ class Client:
             limits=WATCH_LIMITS,
         )
 
-    def acting_for(self, person: str) -> Self:
-        """The same client, whose calls name a person in the history. It is for one request: it does not renew."""
+    def acting_for(self, person: str, *, role: Role | None = None) -> Self:
+        """The same client, whose calls name a person in the history and may do no more than that person."""
         view = copy.copy(self)
-        view._person = person
+        view._metadata = {**self._metadata, PERSON_HEADER: person} | ({ROLE_HEADER: role.value} if role else {})
         return view
+
+    def in_tenant(self, tenant: TenantId) -> Self:
+        """The same client, whose calls are about another tenant. Only the role admin may do that."""
+        view = copy.copy(self)
+        view._metadata = {**self._metadata, TENANT_HEADER: tenant}
+        return view
+
+    @property
+    def tenant(self) -> TenantId:
+        return TenantId(self._metadata.get(TENANT_HEADER, self.identity.who.tenant))
 
     async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
         """`rpc` is the name in the proto; the request is an object or its fields. Raises ShardError."""
-        method = getattr(operator_grpc.OperatorServiceStub(self._channel), rpc)
+        method = getattr(operator_grpc.OperatorServiceStub(self._link.channel), rpc)
         message = request or method.request_type(**fields)
         try:
-            metadata = {PERSON_HEADER: self._person} if self._person else None
-            return await call(method, message, timeout=self._timeout, metadata=metadata)
+            return await call(method, message, timeout=self._timeout, metadata=self._metadata or None)
         except GRPCError as error:
             raise ShardError(status.explain(error), error.status) from error
         except status.UnreachableError as error:
@@ -150,7 +171,9 @@ class Client:
         """The messages of a Watch, first a snapshot. Raises ShardError when it ends, whatever the reason."""
         request = operator_pb2.WatchRequest(**kinds)
         try:
-            async with operator_grpc.OperatorServiceStub(self._channel).Watch.open() as stream:
+            async with operator_grpc.OperatorServiceStub(self._link.channel).Watch.open(
+                metadata=self._metadata or None
+            ) as stream:
                 async with asyncio.timeout(SNAPSHOT_MESSAGE_SECONDS) as deadline:
                     await stream.send_message(request, end=True)
                     while (message := await stream.recv_message()) is not None:
@@ -172,7 +195,7 @@ class Client:
         """A failure is printed and retried next time: a third of the lifetime is left."""
         if self._clock.wall() < self.identity.renew_at:
             return
-        async with self._renewing:
+        async with self._link.renewing:
             if self._clock.wall() < self.identity.renew_at:
                 return
             try:
@@ -186,8 +209,8 @@ class Client:
                     f"{output.timestamp(self.identity.expires)}: {errors.explain(problem)}"
                 )
                 return
-            self._channel.close()
-            self.identity, self._channel = fresh, self._connect(fresh)
+            self._link.channel.close()
+            self._link.identity, self._link.channel = fresh, self._connect(fresh)
 
     async def _renew(self) -> None:
         answer = await self.call("RenewCertificate")
@@ -196,4 +219,4 @@ class Client:
         files.write(directory / CERTIFICATE, answer.certificate_pem.encode(), mode=files.PUBLIC)
 
     def close(self) -> None:
-        self._channel.close()
+        self._link.channel.close()

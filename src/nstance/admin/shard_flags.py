@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from nstance.admin.help import SharedOption, global_flags
 from nstance.admin.options import Function, decorated, duration, flag, format_flag, name
 from nstance.config import addresses
 from nstance.model import ids
-from nstance.model.ids import ShardId
+from nstance.model.ids import ShardId, TenantId
 
 IDENTITY = "cli-operator-identity"  # below the system's directory for temporary files
 
@@ -27,6 +27,7 @@ class ShardSelection:
     identity: Path
     timeout: float  # of each call
     form: str = "table"  # output format
+    tenant: TenantId | None = None  # another one than the identity's, which only an admin may choose
 
     @property
     def is_table(self) -> bool:
@@ -101,6 +102,7 @@ _SHARD_FLAGS = (
         help="The shard to call.",
     ),
     click.option("--all-shards", cls=SharedOption, is_flag=True, help="Call all shards of --servers."),
+    flag("--tenant", cls=SharedOption, type=name, help="Another tenant than the identity's; for the role admin."),
 )
 
 
@@ -113,12 +115,13 @@ def shard_flags_without_format(command: Function) -> Function:
     """Requires exactly one of --shard and --all-shards."""
 
     @functools.wraps(command)
-    def collect(*, shard: str | None, all_shards: bool, **rest: Any) -> None:
+    def collect(*, shard: str | None, all_shards: bool, tenant: str | None, **rest: Any) -> None:
         if all_shards and not _is_typed("shard"):
             shard = None  # a flag takes precedence over the environment and the context
         if all_shards == (shard is not None):
             raise click.UsageError("expected exactly one of --shard and --all-shards")
-        command(selection=_selection(shard, rest), **rest)
+        selection = replace(_selection(shard, rest), tenant=TenantId(tenant) if tenant else None)
+        command(selection=selection, **rest)
 
     return decorated(collect, (*_SHARD_FLAGS, *_SERVER_FLAGS, global_flags))
 

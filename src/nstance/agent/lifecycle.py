@@ -19,6 +19,7 @@ from nstance.agent.files.folder import Folder, SetupError
 from nstance.agent.files.installation import ReceivedFiles
 from nstance.agent.files.on_receive import OnReceive
 from nstance.agent.health import VitalsReader
+from nstance.agent.metrics import AgentMetrics
 from nstance.agent.server_calls import AgentParts
 from nstance.agent.session import Session
 from nstance.agent.settings import DirectorySettings, Settings
@@ -46,7 +47,8 @@ async def run_until(
     settings: Settings, *, stop: asyncio.Event, going_down: asyncio.Event, clock: Clock, rng: Rng
 ) -> None:
     identity, keys, recv = (_prepare_folder(each) for each in (settings.identity, settings.keys, settings.recv))
-    async with _lock_identity(identity, clock), _serve_health(settings) as health:
+    metrics = AgentMetrics()
+    async with _lock_identity(identity, clock), _serve_health(settings, metrics) as health:
         on_receive = OnReceive(settings.on_receive, identity, number=lambda: received.number())
         received = ReceivedFiles(recv=recv, identity=identity, before_commit=on_receive.before_commit)
         received.recover()
@@ -64,6 +66,7 @@ async def run_until(
             make_keys=key_generation.make_in_child,
             clock=clock,
             rng=rng,
+            metrics=metrics,
         )
         endpoint.notify_systemd("READY=1")
         await Lifecycle(parts, health).run_until(stop, going_down)
@@ -183,8 +186,8 @@ async def _lock_identity(identity: Folder, clock: Clock) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serve_health(settings: Settings) -> AsyncIterator[HealthStatus]:
-    health = HealthStatus()
+async def _serve_health(settings: Settings, metrics: AgentMetrics) -> AsyncIterator[HealthStatus]:
+    health = HealthStatus(metrics)
     if settings.health is None:
         yield health
         return

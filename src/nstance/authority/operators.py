@@ -15,7 +15,7 @@ from nstance.authority.keyset import Authority
 from nstance.authority.registration import Registration
 from nstance.clock import Clock, Rng
 from nstance.config import storage_keys
-from nstance.model import ids
+from nstance.model import ids, roles
 from nstance.model.ids import ClusterId, OperatorId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects import settle
@@ -35,20 +35,29 @@ class Operators:
         self._rng = rng
         self._ids = ids.IdMaker(wall=clock.wall, bits=rng.bits)
 
-    def new_nonce(self, authority: Authority, *, tenant: TenantId, life: float = nonce.OPERATOR_LIFE) -> str:
+    def new_nonce(
+        self,
+        authority: Authority,
+        *,
+        tenant: TenantId,
+        life: float = nonce.OPERATOR_LIFE,
+        role: roles.Role = roles.Role.OPERATOR,
+    ) -> str:
         """The caller checks that the tenant exists."""
         now = math.floor(self._clock.wall())
         jti = nonce.new_jti(self._rng)
         expires = math.floor(now + life)
-        return authority.sign_nonce(
-            nonce.OperatorClaims(jti=jti, cluster=self._cluster, tenant=tenant, issued=now, expires=expires)
+        claims = nonce.OperatorClaims(
+            jti=jti, cluster=self._cluster, tenant=tenant, issued=now, expires=expires, role=role
         )
+        return authority.sign_nonce(claims)
 
     async def register(
         self, authority: Authority, claims: nonce.OperatorClaims, public_key: bytes, *, life: float = ca.OPERATOR_LIFE
     ) -> tuple[Registration, ca.Issued]:
         """For verified claims and a key whose proof was checked. Raises NonceUsedError, NotRegisteredError."""
-        proposed = self._new(claims.tenant, self._new_id(), public_key, life, jti=claims.jti)
+        operator = names.Operator(self._cluster, claims.tenant, self._new_id(), claims.role)
+        proposed = self._new(operator, public_key, life, jti=claims.jti)
         key = storage_keys.operator_nonce(claims.jti, prefix=self._prefix)
         bound = await self._create(key, proposed)
         if (bound.tenant, bound.jti) != (claims.tenant, claims.jti):
@@ -68,13 +77,20 @@ class Operators:
         tenant: TenantId,
         operator: OperatorId | None = None,
         life: float = ca.OPERATOR_LIFE,
+        role: roles.Role = roles.Role.OPERATOR,
     ) -> tuple[Registration, ca.Issued]:
         """By an administrator, without a nonce. The same operator and key get the same certificate again."""
-        proposed = self._new(tenant, operator or self._new_id(), public_key, life, jti="")
+        identity = names.Operator(self._cluster, tenant, operator or self._new_id(), role)
+        proposed = self._new(identity, public_key, life, jti="")
         kept = await self._create(self._key(tenant, proposed.operator), proposed)
         _check_live(kept)
         if kept.public_key != public_key:
             raise errors.ConflictError(f"operator {kept.operator} of tenant {tenant} is registered with another key")
+        if kept.role is not role:
+            raise errors.ConflictError(
+                f"operator {kept.operator} of tenant {tenant} is registered as {kept.role.value}, not as {role.value}; "
+                "revoke it and register another"
+            )
         return kept, self._issue(authority, kept)
 
     async def renew(
@@ -90,7 +106,7 @@ class Operators:
 
         def renewed(old: Registration) -> Registration:
             _check_live(old)
-            return self._new(old.tenant, old.operator, public_key or old.public_key, life, jti=old.jti)
+            return self._new(old.identity, public_key or old.public_key, life, jti=old.jti)
 
         return self._issue(authority, await self._change(identity.tenant, identity.id, renewed))
 
@@ -122,18 +138,19 @@ class Operators:
                 unreadable.append(key)
         return found, unreadable
 
-    def _new(self, tenant: TenantId, operator: OperatorId, public_key: bytes, life: float, *, jti: str) -> Registration:
+    def _new(self, identity: names.Operator, public_key: bytes, life: float, *, jti: str) -> Registration:
         now = math.floor(self._clock.wall())
-        names.uri(names.Operator(self._cluster, tenant, operator))  # raises for invalid names
+        names.uri(identity)  # raises for invalid names
         return Registration(
             cluster=self._cluster,
-            tenant=tenant,
-            operator=operator,
+            tenant=identity.tenant,
+            operator=identity.id,
             public_key=public_key,
             serial=ca.new_serial(self._rng),
             issued=now,
             expires=math.floor(now + life),
             jti=jti,
+            role=identity.role,
         )
 
     def _new_id(self) -> OperatorId:

@@ -5,11 +5,14 @@ import json
 from dataclasses import asdict, dataclass
 
 from nstance.authority import errors
+from nstance.model import roles
 from nstance.model.ids import ClusterId, OperatorId, TenantId
 from nstance.objects.port import Key
 from nstance.pki import keys, names
 
 VERSION = 1
+# With a role. Programs that know no roles reject such a registration, where they would take a viewer for an operator.
+VERSION_WITH_ROLE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +28,24 @@ class Registration:
     expires: int
     jti: str = ""  # of the nonce; empty if registered by an administrator
     revoked: int | None = None
+    role: roles.Role = roles.Role.OPERATOR
 
     @property
     def identity(self) -> names.Operator:
-        return names.Operator(self.cluster, self.tenant, self.operator)
+        return names.Operator(self.cluster, self.tenant, self.operator, self.role)
 
 
 def dump(registration: Registration) -> bytes:
+    has_role = registration.role is not roles.Role.OPERATOR
     document = {
-        "v": VERSION,
+        "v": VERSION_WITH_ROLE if has_role else VERSION,
         **asdict(registration),
         "public_key": base64.b64encode(registration.public_key).decode(),
         "serial": f"{registration.serial:032x}",
     }
+    del document["role"]
+    if has_role:
+        document["role"] = registration.role.value
     return json.dumps(document, indent=2).encode()
 
 
@@ -46,9 +54,9 @@ def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
     try:
         document = json.loads(body)
         version = document["v"]
-        if version != VERSION:
+        if version not in (VERSION, VERSION_WITH_ROLE):
             raise errors.UnreadableError(
-                f"{key} has version {version!r}, this program supports version {VERSION}; upgrade it"
+                f"{key} has version {version!r}, this program supports version {VERSION_WITH_ROLE}; upgrade it"
             )
         identity = names.parse_uri(
             f"{names.SCHEME}://{document['cluster']}/operator/{document['tenant']}/{document['operator']}"
@@ -68,6 +76,7 @@ def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
             expires=document["expires"],
             jti=str(document["jti"]),
             revoked=document["revoked"],
+            role=roles.Role(document["role"]) if version == VERSION_WITH_ROLE else roles.Role.OPERATOR,
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise errors.UnreadableError(f"{key} is damaged: {_describe(error)}; restore it from a backup") from error

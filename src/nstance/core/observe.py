@@ -34,7 +34,7 @@ def apply_event(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.GroupDeleted():
             held_groups.delete_group(draft)
         case ev.RolloutResumed():
-            if not rollout.resume_rollout(draft):
+            if not rollout.resume_rollout(draft, by=event.by):
                 draft.reject(position, Rejection.NOT_HELD)
         case ev.InstanceRequested():
             requests.request_instance(draft, event, position)

@@ -166,12 +166,12 @@ def _are_canaries_ready(draft: Draft, desired: Group) -> bool:
     return all(draft.is_ready(m) for m in draft.capacity() if not drifted(m, desired))
 
 
-def resume_rollout(draft: Draft) -> bool:
+def resume_rollout(draft: Draft, *, by: str = "") -> bool:
     """Returns whether the rollout was held."""
     current = draft.current_revision
     if current is None or current.outcome not in HELD:
         return False
-    draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} resumed")
+    draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} resumed{f' by {by}' if by else ''}")
     resumed = replace(current, outcome=Outcome.ROLLING, failures=0, finished=None, resumed_at=draft.now, message="")
     _put_revision(draft, resumed)
     return True

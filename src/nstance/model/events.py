@@ -240,6 +240,8 @@ class GroupDeleted:
 class RolloutResumed:
     """A request to continue a paused or halted rollout."""
 
+    by: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:

@@ -44,6 +44,7 @@ CONFIG = "/etc/nstance/operator/config.yaml"
 WEBHOOK_CONFIGURATION = "nstance-operator"
 WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - controller-runtime's default
 SERVICE_ACCOUNT = "nstance-capi-workload"
+KEY_SECRET = "nstance-operator-key"
 ON_DEMAND_NAMESPACES = "nstance.dev/on-demand=enabled"
 HTTPS_PORT = 443
 API_PORT = 6443
@@ -102,7 +103,7 @@ class Environment:
     namespace: str = ""  # empty: the pod's, or the kubeconfig's
     ca_configmap: str = "nstance-cluster-ca"
     cert_secret: str = "nstance-operator-cert"
-    key_secret: str = "nstance-operator-key"
+    key_secret: str = KEY_SECRET
     nonce_secret: str = "nstance-operator-nonce"
     endpoint: Endpoint | None = None
     service_account: str = SERVICE_ACCOUNT

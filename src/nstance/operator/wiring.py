@@ -197,6 +197,7 @@ class Operator:
             server_ca=lambda: _read(access.ca),
             endpoint=environment.endpoint,
             service_account=environment.service_account,
+            key_secret=environment.key_secret,
             on_demand_namespaces=self.options.on_demand_namespaces,
             delete_nodes=self.options.delete_nodes,
         )
@@ -221,6 +222,7 @@ class Operator:
                     *(recorder.run() for recorder in recorders.values()),
                     *(mirror.run() for mirror in mirrors.values()),
                     *(controller.run() for controller in controllers),
+                    context.cluster_api.run(),
                 ]
             )
         finally:
@@ -250,6 +252,7 @@ class Operator:
             events=events,
             workload_events=workload_events,
             shards=links,
+            cluster_api=mirrors.cluster_api(settings),
             metrics=self.metrics,
             clock=self._clock,
             rng=self._rng,

@@ -8,9 +8,10 @@ arguments give the same bytes, and a client whose first answer was lost gets the
 import datetime
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -19,11 +20,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nstance.clock import Rng
+from nstance.model import roles
 from nstance.model.ids import ClusterId
 from nstance.pki import fields, keys, names
 from nstance.pki.fields import CertificateError
 
-ROLE_EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.999999.1")
+ROLE_EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.999999.1")  # server, agent or operator
+# What an operator may do. Certificates without it are of role `operator`, as all were before there were roles.
+OPERATOR_ROLE_EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.999999.2")
 
 DAY = 86400.0
 CA_LIFE = 3650 * DAY
@@ -166,7 +170,10 @@ class CertificateAuthority:
         subject = fields.Subject(cn=names.common_name(identity), organization=(names.organization(identity),))
         uri = x509.UniformResourceIdentifier(names.uri(identity))
         all_names = [uri, *alternatives.general_names()]
-        return self._sign(subject.name(), all_names, public_key, usages, validity, role=names.role(identity))
+        markers = {ROLE_EXTENSION: names.role(identity).value}
+        if isinstance(identity, names.Operator) and identity.role is not roles.Role.OPERATOR:
+            markers[OPERATOR_ROLE_EXTENSION] = identity.role.value
+        return self._sign(subject.name(), all_names, public_key, usages, validity, markers=markers)
 
     def _sign(
         self,
@@ -176,7 +183,7 @@ class CertificateAuthority:
         usages: frozenset[Usage],
         validity: _Validity,
         *,
-        role: names.Role | None = None,
+        markers: Mapping[x509.ObjectIdentifier, str] = MappingProxyType({}),
     ) -> Issued:
         keys.check_point(public_key)
         serial, start = validity.serial, validity.start
@@ -194,10 +201,8 @@ class CertificateAuthority:
         )
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=not subject.rdns)
-        if role is not None:
-            text = role.value.encode()
-            encoded = bytes([UTF8_STRING, len(text)]) + text
-            builder = builder.add_extension(x509.UnrecognizedExtension(ROLE_EXTENSION, encoded), critical=False)
+        for oid, text in markers.items():
+            builder = builder.add_extension(x509.UnrecognizedExtension(oid, utf8_string(text)), critical=False)
         certificate = builder.sign(self.key, None)
         return Issued(
             pem=certificate.public_bytes(Encoding.PEM).decode("ascii"),
@@ -231,6 +236,12 @@ def new_ca(
         .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
     )
     return CertificateAuthority(builder.sign(key, None), key)
+
+
+def utf8_string(text: str) -> bytes:
+    """In DER; for short texts."""
+    encoded = text.encode()
+    return bytes([UTF8_STRING, len(encoded)]) + encoded
 
 
 def load_ca(certificate_pem: str, key_pem: str) -> CertificateAuthority:

@@ -60,7 +60,7 @@ def _attributes(
     if len(values) > MAX_ATTRIBUTES:
         raise CertificateError(f"{field}: expected at most {MAX_ATTRIBUTES} values, found {len(values)}")
     for value in values:
-        if not 1 <= len(value) <= limit or not value.isprintable():
+        if not value.isprintable() or not 1 <= len(value.encode()) <= limit:  # the library counts bytes
             raise CertificateError(f"{field}: expected 1 to {limit} printable characters, found {value[:200]!r}")
         if oid == NameOID.COUNTRY_NAME and re.fullmatch(r"[A-Z]{2}", value) is None:
             raise CertificateError(f"{field}: expected two capital letters as in 'DE', found {value!r}")

@@ -4,10 +4,10 @@ An identity is a URI in a certificate, and this file alone knows its format. All
 `model.ids`, so there are no look-alikes, escapes or dots.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from nstance.model import ids
+from nstance.model import ids, roles
 from nstance.model.ids import ClusterId, InstanceId, OperatorId, ServerId, ShardId, TenantId
 
 SCHEME = "nstance"
@@ -43,6 +43,7 @@ class Operator:
     cluster: ClusterId
     tenant: TenantId
     id: OperatorId
+    role: roles.Role = field(default=roles.Role.OPERATOR, compare=False)  # what it may do, not who it is
 
 
 Identity = Server | Agent | Operator

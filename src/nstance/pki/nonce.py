@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from nstance.clock import Rng
-from nstance.model import ids
+from nstance.model import ids, roles
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
 from nstance.pki import keys, names
 
@@ -64,6 +64,7 @@ class OperatorClaims:
     tenant: TenantId
     issued: int
     expires: int
+    role: roles.Role = roles.Role.OPERATOR
 
 
 Claims = AgentClaims | OperatorClaims
@@ -147,7 +148,7 @@ def _parse(payload: bytes) -> Claims:
             own = {name: raw[name] for name in ("shard", "group", "on_demand", "config_hash")}
             claims = AgentClaims(instance=raw["sub"], **common, **own)
         else:
-            claims = OperatorClaims(**common)
+            claims = OperatorClaims(**common, role=roles.Role(raw.get("role", roles.Role.OPERATOR.value)))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidNonceError(f"the claims cannot be read: {type(error).__name__}") from None
     _check(claims)
@@ -188,6 +189,8 @@ def _payload(claims: Claims) -> bytes:
         }
     else:
         role, subject, own = names.Role.OPERATOR, str(claims.cluster), {}
+        if claims.role is not roles.Role.OPERATOR:
+            own = {"role": claims.role.value}
     return _json(
         {
             "jti": claims.jti,

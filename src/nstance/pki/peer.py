@@ -5,12 +5,13 @@ trap: a workload certificate comes from the same CA, with a subject of the user'
 workloads never get, tell them apart.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from nstance.model import roles
 from nstance.pki import ca, names
 from nstance.pki.names import IdentityError
 
@@ -25,6 +26,7 @@ def identify(der: bytes) -> names.Identity:
         certificate = x509.load_der_x509_certificate(der)
         identity = _identity(certificate)
         _check(certificate, identity)
+        identity = _with_role(certificate, identity)
     except IdentityError:
         raise
     except x509.ExtensionNotFound as error:
@@ -64,6 +66,19 @@ def _identity(certificate: x509.Certificate) -> names.Identity:
     return identity
 
 
+def _with_role(certificate: x509.Certificate, identity: names.Identity) -> names.Identity:
+    """What the operator may do; a role that this program does not know is no role at all."""
+    try:
+        extension = certificate.extensions.get_extension_for_oid(ca.OPERATOR_ROLE_EXTENSION).value
+    except x509.ExtensionNotFound:
+        return identity
+    assert isinstance(extension, x509.UnrecognizedExtension)
+    found = [role for role in roles.Role if ca.utf8_string(role.value) == extension.value]
+    if not found or not isinstance(identity, names.Operator):
+        raise IdentityError("the role of the operator is unknown; is this program older than the certificate?")
+    return replace(identity, role=found[0])
+
+
 def _check(certificate: x509.Certificate, identity: names.Identity) -> None:
     if certificate.serial_number <= 0:
         raise IdentityError("expected a positive serial number")
@@ -79,8 +94,7 @@ def _check(certificate: x509.Certificate, identity: names.Identity) -> None:
         raise IdentityError(f"the subject does not agree with the URI: {certificate.subject.rfc4514_string()[:200]!r}")
     extension = extensions.get_extension_for_oid(ca.ROLE_EXTENSION).value
     assert isinstance(extension, x509.UnrecognizedExtension)
-    role = names.role(identity).value.encode()
-    if extension.value != bytes([ca.UTF8_STRING, len(role)]) + role:
+    if extension.value != ca.utf8_string(names.role(identity).value):
         raise IdentityError("the role does not agree with the URI")
     if ExtendedKeyUsageOID.CLIENT_AUTH not in extensions.get_extension_for_class(x509.ExtendedKeyUsage).value:
         raise IdentityError("the certificate is not for clients")

@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add = parser.add_argument
     add("--id", help="this server's name (default: made from the host name)")
     add("--shard", help="the shard to serve")
-    add("--storage", choices=("s3", "file", "memory"), default="s3", help="kind of object storage (default: s3)")
+    add("--storage", choices=("s3", "gcs", "file", "memory"), default="s3", help="kind of object storage (default: s3)")
     add("--bucket", default="", help="the bucket, or with --storage file a directory")
     add("--prefix", default="", help="prefix of every key in the bucket")
     add(

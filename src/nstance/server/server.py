@@ -5,7 +5,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from nstance.config import storage_keys
+from nstance.core import election as rules
 from nstance.objects import journal, lease
+from nstance.objects.port import write_gap
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration
@@ -37,7 +39,7 @@ class Server:
                 store=store,
                 key=storage_keys.lease(env.shard),
                 me=me,
-                timings=configurations.timings(configuration.settings),
+                timings=rules.spaced(configurations.timings(configuration.settings), write_gap(store)),
                 clock=env.clock,
                 rng=env.rng,
                 latency=store.latency,

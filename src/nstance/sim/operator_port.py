@@ -48,7 +48,7 @@ class OperatorPort:
                 await self.groups.change(end_rollback(key), who=OPERATOR)
                 self._server.world.count("rollback ended")
             else:
-                await self.rollouts.resume(key)
+                await self.rollouts.resume(key, by="")
                 self._server.world.count("rollout resumed")
         except GRPCError as refusal:
             self._server.world.count(f"resuming refused {refusal.status.name.lower()}")

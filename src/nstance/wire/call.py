@@ -14,7 +14,11 @@ from h2.exceptions import ProtocolError
 
 from nstance.wire.status import UnreachableError
 
-PERSON_HEADER = "nstance-person"  # metadata of a call: the person that asked an operator for it
+# Metadata of a call: the person that asked an operator for it; the role of that person, which can only lower the
+# operator's own; and the tenant to act in, which only the role admin may choose.
+PERSON_HEADER = "nstance-person"
+ROLE_HEADER = "nstance-role"
+TENANT_HEADER = "nstance-tenant"
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

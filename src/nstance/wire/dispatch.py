@@ -81,6 +81,11 @@ class Call(grpclib_server.Stream[Any, Any]):
     _stream: Stream
     _is_first = True
 
+    @property
+    def rpc(self) -> str:
+        """The name of the method in the proto."""
+        return self._method_name.rpartition("/")[2]
+
     async def recv_message(self) -> Any:
         body = self._stream.buffer.message(self._stream.connection.limits.max_message)
         if body is None:

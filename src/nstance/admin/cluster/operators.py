@@ -13,14 +13,17 @@ from nstance.admin.options import Target
 from nstance.authority import registration
 from nstance.clock import Rng
 from nstance.model.ids import OperatorId, TenantId
+from nstance.model.roles import Role
 from nstance.pki import keys
 
 
-async def new_nonce(target: Target, *, tenant: TenantId, life: float, buckets: Sequence[str]) -> str:
+async def new_nonce(
+    target: Target, *, tenant: TenantId, life: float, buckets: Sequence[str], role: Role = Role.OPERATOR
+) -> str:
     async with open_storage(target) as cluster:
         authority = await cluster.authority()
         await shards.check_tenant(cluster, tenant, buckets=buckets)
-        return (await cluster.operators()).new_nonce(authority, tenant=tenant, life=life)
+        return (await cluster.operators()).new_nonce(authority, tenant=tenant, life=life, role=role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class DirectRegistration:
     directory: Path  # for the certificate and the key
     life: float
     buckets: Sequence[str]  # further ones whose shards may have the tenant
+    role: Role = Role.OPERATOR
 
 
 async def register(target: Target, wanted: DirectRegistration) -> Registered:
@@ -55,7 +59,7 @@ async def register(target: Target, wanted: DirectRegistration) -> Registered:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         public, is_new = _public_key(wanted.public_key_file, directory / KEY, cluster.rng, dry_run=target.dry_run)
         registered, issued = await (await cluster.operators()).register_directly(
-            authority, public, tenant=tenant, operator=wanted.operator, life=wanted.life
+            authority, public, tenant=tenant, operator=wanted.operator, life=wanted.life, role=wanted.role
         )
         if issued.expires <= cluster.clock.wall():
             raise errors.CommandError(

@@ -21,9 +21,19 @@ from nstance.admin.options import (
     tenant_flags,
 )
 from nstance.admin.shard_flags import ShardSelection, optional_shards_flags
+from nstance.model import roles
 from nstance.model.ids import OperatorId, TenantId
+from nstance.model.roles import Role
 
 MAX_EXPIRY_SECONDS = 86400.0  # rotated nonce keys are kept no longer
+
+role_flag = click.option(
+    "--role",
+    type=click.Choice(roles.NAMES),
+    default=Role.OPERATOR.value,
+    show_default=True,
+    help="What it may do: viewer reads, drainer also acknowledges drains, admin acts in all tenants.",
+)
 
 NONCE_EXAMPLES = """\
 nstance-admin cluster nonce --storage-bucket my-bucket --output nonce.jwt
@@ -36,12 +46,13 @@ NONCE_JWT=$(nstance-admin cluster nonce --cluster-id example-cluster --storage-b
 
 @click.command(cls=Command, examples=NONCE_EXAMPLES)
 @tenant_flags
+@role_flag
 @click.option("--expiry", type=duration, default="3h", show_default=True, help="Lifetime of the nonce.")
 @click.option(
     "--output", "path", metavar="PATH|-", default="-", show_default=True, help="A file (mode 0600), or - to print it."
 )
 @target_flags
-def nonce(target: Target, tenant: str, shard_buckets: tuple[str, ...], expiry: float, path: str) -> None:
+def nonce(target: Target, tenant: str, shard_buckets: tuple[str, ...], expiry: float, path: str, role: str) -> None:
     """Create a nonce (a JWT) with which an operator registers, once.
 
     With `--output -` only the nonce is printed."""
@@ -50,7 +61,9 @@ def nonce(target: Target, tenant: str, shard_buckets: tuple[str, ...], expiry: f
     from nstance.admin import files
     from nstance.admin.cluster import operators
 
-    token = run(operators.new_nonce(target, tenant=TenantId(tenant), life=expiry, buckets=shard_buckets))
+    token = run(
+        operators.new_nonce(target, tenant=TenantId(tenant), life=expiry, buckets=shard_buckets, role=Role(role))
+    )
     if path == "-":
         # A line end only on a terminal: the output may become the content of a Kubernetes Secret.
         click.echo(token, nl=sys.stdout.isatty())
@@ -61,6 +74,7 @@ def nonce(target: Target, tenant: str, shard_buckets: tuple[str, ...], expiry: f
 
 REGISTER_EXAMPLES = """\
 nstance-admin cluster register-operator --storage-bucket my-bucket --output-dir ~/.nstance/identity
+nstance-admin cluster register-operator --storage-bucket my-bucket --role viewer --output-dir ~/.nstance/viewer
 
 For a key that stays where it was made:
 openssl genpkey -algorithm ed25519 -out tls.key && openssl pkey -in tls.key -pubout -out tls.pub
@@ -70,6 +84,7 @@ nstance-admin cluster register-operator --storage-bucket my-bucket --public-key-
 
 @click.command("register-operator", cls=Command, examples=REGISTER_EXAMPLES)
 @tenant_flags
+@role_flag
 @click.option("--operator-id", type=operator, help="Default: a new one. With an existing ID: the same certificate.")
 @click.option(
     "--public-key-file",
@@ -105,11 +120,13 @@ def register(
         directory=flags["output_dir"],
         life=cert_ttl_hours * 3600.0,
         buckets=flags["shard_buckets"],
+        role=Role(flags["role"]),
     )
     registered = run(operators.register(target, wanted))
     record = {
         "operator": operator_id if target.dry_run else registered.operator,  # a dry run would show a random one
         "tenant": tenant,
+        "role": flags["role"],
         "serial": None if target.dry_run else registered.serial,
         "expires": output.timestamp(registered.expires),
         "files": list(registered.written),
@@ -133,8 +150,8 @@ nstance-admin cluster revoke-operator --storage-bucket my-bucket --operator-id o
 def revoke(target: Target, selection: ShardSelection | None, tenant: str | None, operator_id: str) -> None:
     """Revoke an operator's access for good. Servers reject it within a minute.
 
-    With --servers those shards reject it at once and close its connections. This needs an identity of the same tenant in
-    --identity-dir."""
+    With --servers those shards reject it at once and close its connections. This needs an identity with the role admin
+    in --identity-dir."""
     from nstance.admin.cluster import operators
 
     tenant = run(
@@ -171,10 +188,11 @@ def operators(target: Target, form: str) -> None:
         {
             "operator": each.operator,
             "tenant": each.tenant,
+            "role": each.role.value,
             "issued": output.timestamp(each.issued),
             "expires": output.timestamp(each.expires),
             "revoked": output.timestamp(each.revoked),
         }
         for each in run(work.list_operators(target))
     ]
-    output.print_rows(rows, form, columns=("operator", "tenant", "issued", "expires", "revoked"))
+    output.print_rows(rows, form, columns=("operator", "tenant", "role", "issued", "expires", "revoked"))

@@ -19,6 +19,7 @@ from nstance.admin.http import access, openapi, stream
 from nstance.admin.http.access_log import AccessLog
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import Forecasts
+from nstance.admin.http.metrics import ServeMetrics
 from nstance.admin.http.openapi import Operation, reply_schema
 from nstance.admin.http.pages import Pages
 from nstance.admin.http.problems import ProblemError
@@ -45,6 +46,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/"): Operation(handler="page", summary="The dashboard.", reply=openapi.TEXT, media="text/html"),
     ("GET", "/health"): Operation(
         handler="health", summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
+    ),
+    ("GET", "/metrics"): Operation(
+        handler="metrics", summary="Metrics for Prometheus.", reply=openapi.TEXT, media="text/plain"
     ),
     ("GET", "/openapi.json"): Operation(handler="description", summary="This description.", reply={"type": "object"}),
     ("GET", "/config/status"): Operation(
@@ -104,7 +108,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
 }
 
-LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
+LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health", "/metrics"}
 
 CODES = {
     Status.INVALID_ARGUMENT: 400,
@@ -138,9 +142,11 @@ def application(
     extras, rng = extras or Extras(), SystemRng()
     fleet, sessions, forecasts = Fleet(clients, clock, rng), Sessions(clock, rng), Forecasts(clock, rng)
     streams = stream.Streams(fleet)
+    metrics = ServeMetrics(fleet, streams.count_open)
     app = web.Application(
         middlewares=[
             *([extras.log.middleware()] if extras.log is not None else []),
+            metrics.middleware(),
             _rate_limit(RateLimit(REQUESTS, clock)),
             access.access_middleware(guard, sessions),
             _errors_as_json,
@@ -155,7 +161,7 @@ def application(
 
     app.cleanup_ctx.append(background)
     pages = Pages()
-    api = Api(clients, streams, pages)
+    api = Api(clients, streams, pages, metrics)
     app.router.add_get(access.PAGES + "{path:.+}", pages.file)
     context = ApiContext(
         clients=clients,
@@ -216,10 +222,11 @@ def _rate_limit(limit: RateLimit) -> Middleware:
 class Api:
     """The routes without a version, as they were before version 1."""
 
-    def __init__(self, clients: Sequence[Client], streams: stream.Streams, pages: Pages) -> None:
+    def __init__(self, clients: Sequence[Client], streams: stream.Streams, pages: Pages, metrics: ServeMetrics) -> None:
         self._clients = {client.shard: client for client in clients}
         self._streams = streams
         self._pages = pages
+        self.metrics = metrics.answer
 
     async def page(self, request: web.Request) -> web.Response:
         return await self._pages.index(request)

@@ -82,7 +82,7 @@ async def open_clients(selection: ShardSelection) -> AsyncIterator[list[Client]]
         for shard in selection.shards
     ]
     try:
-        yield found
+        yield [client.in_tenant(selection.tenant) for client in found] if selection.tenant else found
     finally:
         for client in found:
             client.close()

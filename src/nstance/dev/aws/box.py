@@ -24,7 +24,7 @@ from nstance.config.errors import ConfigError
 from nstance.dev import child, dev_config
 from nstance.dev.aws import local_config, xml
 from nstance.dev.aws.hypervisor import Hypervisor
-from nstance.dev.aws.moto import MissingError, Moto, Refusal, find_moto, run_moto
+from nstance.dev.aws.moto import MissingError, Moto, Refusal, find_moto, run_moto, signed
 from nstance.dev.aws.rules import Offer, Rules
 from nstance.dev.aws.spot import SpotService
 from nstance.dev.aws.stand_in import StandIn
@@ -246,19 +246,13 @@ async def _ids(moto: Moto, action: str, list_name: str, field: str) -> list[str]
 
 async def _call(moto: Moto, service: str, params: Mapping[str, str]) -> bytes:
     body = urllib.parse.urlencode(params).encode()
-    return await moto.call(body, {**_signed(service), "content-type": "application/x-www-form-urlencoded"})
+    return await moto.call(body, signed(service, REGION))
 
 
 async def _s3_put(moto: Moto, path: str, body: bytes) -> None:
-    answer, status, _ = await moto.forward("PUT", path, _signed("s3"), body)
+    answer, status, _ = await moto.forward("PUT", path, signed("s3", REGION), body)
     if status >= 300:
         raise DevError(f"failed to write {path} in the stand-in: {answer[:200].decode(errors='replace')}")
-
-
-def _signed(service: str) -> dict[str, str]:
-    """moto reads the region and the service of a signature, and does not check it."""
-    scope = f"Credential=test/20260101/{REGION}/{service}/aws4_request"
-    return {"authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0"}
 
 
 def _capacity(text: str) -> tuple[Offer, int]:

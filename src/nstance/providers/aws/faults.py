@@ -68,8 +68,9 @@ def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.Provide
     if problem.is_expired:
         return errors.UnavailableError(f"AWS does not accept the credentials, which are fetched again: {problem}")
     if problem.is_denied:
+        missing = problem.permission or action
         return errors.PermanentError(
-            f"AWS denied {action}: allow it in the server's role, see {PERMISSIONS}: {problem}", permission=action
+            f"AWS denied {missing}: allow it in the server's role, see {PERMISSIONS}: {problem}", permission=missing
         )
     if problem.is_server_fault:
         return errors.UnknownOutcomeError(str(problem)) if changes else errors.UnavailableError(str(problem))

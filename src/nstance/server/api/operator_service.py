@@ -7,9 +7,9 @@ while this server is not sure that it leads; changes may not.
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from grpclib.exceptions import GRPCError
 
@@ -20,14 +20,16 @@ from nstance.config import dynamic as dynamics
 from nstance.config.dynamic import Stamp
 from nstance.config.resolve import Resolved
 from nstance.model import events as ev
-from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId, TenantId
+from nstance.model.decision import ReasonCode
+from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
 from nstance.pki import keys, names, proof
-from nstance.server.api import group_edits, plans, rollout_requests, watchers
+from nstance.server.api import group_edits, permissions, plans, rollout_requests, watchers
 from nstance.server.api.admission import Admission
 from nstance.server.api.config_requests import ConfigRequests
 from nstance.server.api.control_plane import ControlPlaneStatus
+from nstance.server.api.event_requests import EventRequests, Events
 from nstance.server.api.group_writer import NOT_LEADING, Edit, GroupWriter
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.rollout_requests import RolloutRequests
@@ -35,7 +37,6 @@ from nstance.server.api.statuses import Statuses
 from nstance.server.api.tenancy import Tenancy
 from nstance.server.api.unknown_vm_requests import UnknownVmRequests
 from nstance.server.api.watchers import WatcherOverrunError, Watchers
-from nstance.server.cache.cache import CacheUnavailableError, Event
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration
@@ -50,26 +51,7 @@ from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
 
-MAX_EVENTS = 1_000
 MAX_INSTANCES = 5_000  # in one answer: half a kilobyte each, and a message has 4 MiB
-DEFAULT_EVENTS = 100
-MAX_REASONS = 50
-EVENT_FLUSH_SECONDS = 1.0
-
-
-class Events(Protocol):
-    """Events, oldest first; with `after` those that follow, without it the newest."""
-
-    async def __call__(
-        self,
-        *,
-        tenant: TenantId | None = None,
-        group: str | None = None,
-        instance: str | None = None,
-        reasons: Sequence[str] = (),
-        after: int = 0,
-        limit: int = 100,
-    ) -> list[Event]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +88,24 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         self._requests = InstanceRequests(context.shard, context.records)
         self._unknown = UnknownVmRequests(context.shard, self._requests, context.clock)
         self._config = ConfigRequests(context.active_config, context.shard, context.store, server=context.server)
+        self._events = EventRequests(context.events, context.shard.event_log)
         self._statuses = context.statuses
         self._watchers = context.watchers
         self._clock = context.clock
 
     async def _authenticate(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
-        """The request and the tenancy of its registered operator."""
+        """The request and the tenancy of its registered operator. The only place that checks tenants and roles."""
         request = await stream.recv_message()
         who = connection_of(stream).identity
         assert isinstance(who, names.Operator)  # the listener admits no other role
         await self._admission.admit(who)
+        metadata = stream.metadata or {}
+        permissions.check(permissions.effective_role(who.role, metadata), stream.rpc, request)
+        tenant = permissions.tenant(who, metadata, self._active_config.configuration.settings)
         if changes and not self._shard.term.leading():
             raise status.unavailable(NOT_LEADING)
-        person = str((stream.metadata or {}).get(PERSON_HEADER, ""))
-        return request, Tenancy(who, self._active_config, self._context.records, person=person)
+        person = str(metadata.get(PERSON_HEADER, ""))
+        return request, Tenancy(who, self._active_config, self._context.records, person=person, tenant=tenant)
 
     # ---- configuration
 
@@ -130,7 +116,14 @@ class OperatorService(operator_grpc.OperatorServiceBase):
     async def RefreshConfig(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         refresh = self._config.plan_refresh if request.dry_run else self._config.refresh
-        await stream.send_message(_checked_size(await refresh(tenancy.tenant)))
+        answer = await refresh(tenancy.tenant)
+        if answer.updated and not request.dry_run:
+            self._record(tenancy, ReasonCode.CONFIG, f"configuration {answer.etag} activated by {tenancy.by}")
+        await stream.send_message(_checked_size(answer))
+
+    def _record(self, tenancy: Tenancy, code: ReasonCode, message: str) -> None:
+        """An event of the tenant that is about no group."""
+        self._shard.event_log.record(GroupKey(tenancy.tenant, GroupName("")), code, message)
 
     # ---- groups
 
@@ -174,7 +167,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
             await self._change(edit, tenancy, dry_run=request.dry_run)
         plan = self._unknown.plan_deletion(key) if request.dry_run else []
         if not request.dry_run:
-            await self._unknown.delete_group(key)
+            await self._unknown.delete_group(key, by=tenancy.by)
         await stream.send_message(operator_pb2.DeleteGroupResponse(plan=plan))
 
     async def PlanGroup(self, stream: Any) -> None:
@@ -241,7 +234,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
                 raise rollout_requests.not_held()
             plan = plans.actions(self._shard, key, desired, decision)
         else:
-            await self._rollouts.resume(key)
+            await self._rollouts.resume(key, by=tenancy.by)
         group = self._status(configuration.groups[key], configuration)
         await stream.send_message(operator_pb2.ResumeRolloutResponse(group=group, plan=plan))
 
@@ -319,29 +312,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
 
     async def ListEvents(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream)
-        if request.limit < 0:
-            raise status.invalid("limit", "expected a number above 0, or 0 for the default")
-        if request.after_id >= 1 << 63:
-            raise status.invalid("after_id", "expected the ID of an event")
-        if len(request.reasons) > MAX_REASONS:
-            raise status.invalid("reasons", f"expected at most {MAX_REASONS}")
-        if not request.after_id:  # a client that follows asks again anyway
-            await self._shard.event_log.flush(timeout=EVENT_FLUSH_SECONDS)
-        try:
-            found = await self._context.events(
-                tenant=tenancy.tenant,
-                group=request.group or None,
-                instance=request.instance_id or None,
-                reasons=request.reasons,
-                after=request.after_id,
-                limit=min(request.limit or DEFAULT_EVENTS, MAX_EVENTS),
-            )
-        except CacheUnavailableError as error:
-            log.warning("failed to read events", extra={"error": str(error)})
-            raise status.unavailable("failed to read events, try again") from None
-        await stream.send_message(
-            _checked_size(operator_pb2.ListEventsResponse(events=map(watchers.event_message, found)))
-        )
+        await stream.send_message(_checked_size(await self._events.list(tenancy.tenant, request)))
 
     async def GetControlPlane(self, stream: Any) -> None:
         await self._authenticate(stream)
@@ -356,6 +327,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         revoked = names.Operator(tenancy.who.cluster, tenancy.tenant, OperatorId(request.operator_id))
         await self._store_operator(self._operators.revoke(revoked.tenant, revoked.id), not_registered=_no_operator())
         log.warning("operator revoked", extra={"operator": revoked.id, "by": tenancy.by})
+        self._record(tenancy, ReasonCode.SECURITY, f"operator {revoked.id} revoked by {tenancy.by}")
         self._admission.revoke(revoked, answered=connection_of(stream))
         await stream.send_message(operator_pb2.RevokeOperatorResponse())
 

@@ -113,9 +113,9 @@ class RolloutRequests:
         resolved = self._active_config.configuration.groups.get(key)
         return resolved is not None and bool(resolved.group.rolled_back_from)
 
-    async def resume(self, key: GroupKey) -> None:
+    async def resume(self, key: GroupKey, *, by: str) -> None:
         """Resumes a rollout that is paused or halted."""
-        if await asking.ask(self._shard, ev.RolloutResumed(), key=key) is Rejection.NOT_HELD:
+        if await asking.ask(self._shard, ev.RolloutResumed(by), key=key) is Rejection.NOT_HELD:
             raise not_held()
 
     # ---- automatic rollbacks

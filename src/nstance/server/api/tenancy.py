@@ -1,14 +1,14 @@
 """What an operator may see and name: the groups and instances of its tenant.
 
-The tenant comes only from the certificate. Something of another tenant and something that does not exist give the same
-answer at the same cost, so every lookup of the operator API goes through this class.
+The tenant comes only from the certificate; an admin may choose another one. Something of another tenant and something
+that does not exist give the same answer at the same cost, so every lookup of the operator API goes through this class.
 """
 
 import re
 
 from nstance.config.resolve import Resolved
 from nstance.model import ids
-from nstance.model.ids import GroupKey, GroupName, InstanceId
+from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import ENDED, Instance
 from nstance.pki import names
 from nstance.server.config.active_config import ActiveConfig
@@ -22,11 +22,18 @@ PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+:/-]{0,95}")
 
 class Tenancy:
     def __init__(
-        self, who: names.Operator, active_config: ActiveConfig, records: CommittedRecords, *, person: str = ""
+        self,
+        who: names.Operator,
+        active_config: ActiveConfig,
+        records: CommittedRecords,
+        *,
+        person: str = "",
+        tenant: TenantId | None = None,
     ) -> None:
+        """`tenant`: another one than the operator's own."""
         self.who = who
         self.person = person if PERSON.fullmatch(person) else ""
-        self.tenant = who.tenant
+        self.tenant = who.tenant if tenant is None else tenant
         self._active_config = active_config
         self._records = records
 

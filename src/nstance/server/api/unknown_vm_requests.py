@@ -3,7 +3,7 @@
 from nstance.clock import Clock
 from nstance.model import events as ev
 from nstance.model import ids
-from nstance.model.decision import Rejection
+from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.ids import GroupKey
 from nstance.model.vm import UnknownVm
 from nstance.server.api import plans
@@ -102,8 +102,10 @@ class UnknownVmRequests:
     def is_held(self, key: GroupKey) -> bool:
         return key in self._shard.held_groups()
 
-    async def delete_group(self, key: GroupKey) -> None:
+    async def delete_group(self, key: GroupKey, *, by: str) -> None:
         """Records the request in the journal: without it, a group that is not configured is held."""
+        if self.is_held(key):  # of others, the change of the configuration names the caller
+            self._shard.event_log.record(key, ReasonCode.CONFIG, f"deletion of the held group requested by {by}")
         await self._requests.ask(ev.GroupDeleted(), key=key)
 
     def plan_deletion(self, key: GroupKey) -> list[operator_pb2.PlannedAction]:
