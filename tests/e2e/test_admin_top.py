@@ -142,3 +142,16 @@ def test_a_wait_shows_counts_on_a_terminal_and_ends_when_all_is_done(world: Shar
     window.start("wait", "web", "--within", "5m", size=(80, 24))
     window.until("stable", "ended with 0")
     assert len(wait_for("the group is whole", world.running(3))) == 3
+
+
+def test_a_written_config_is_waited_for(world: ShardWorld, environment: dict[str, str], window: Terminal) -> None:
+    file = world.home / "larger.jsonc"
+    file.write_text(json.dumps(settings(world, web={"template": "plain", "size": 4})))
+    window.start("cluster", "config", "put", str(file), "--wait", "--within", "5m", size=(120, 40))
+    window.until("/1", "web ", "ready")  # a step of one, and what is missing
+    window.until("stable", "ended with 0")
+    assert world.running(4)()
+    unknown = {**environment, "NSTANCE_ADMIN_SERVERS": "other=127.0.0.1:1"}
+    refused = CliRunner().invoke(main.root, ["cluster", "config", "put", str(file), "--wait"], env=unknown)
+    assert refused.exit_code == 2
+    assert "--wait needs the servers of shard dev" in refused.stderr
