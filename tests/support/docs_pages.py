@@ -31,6 +31,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "nstance-admin serve --bind :8443": "needs a certificate; test_admin_shard_serve.py serves with one",
         'curl -H "Authorization': "needs a server with that name and certificate",
     },
+    "top.md": {"nstance-admin": "needs a terminal; test_admin_top.py has one"},
     "dashboard.md": {
         "nstance-admin serve": "runs until Ctrl+C; make test-ui looks at it, test_http_api_docs.py serves it",
         "head -c 32": "makes a token for the next command",
@@ -151,4 +152,5 @@ def runnable(page: str) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """A person's, with our programs in the path and no settings of ours."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NSTANCE_", "AWS_"))}
+    clean["XDG_CONFIG_HOME"] = os.devnull  # no contexts
     return clean | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more

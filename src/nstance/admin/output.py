@@ -43,8 +43,15 @@ def print_record(record: Row, form: str) -> None:
         _table((), [[name, _cell(value)] for name, value in record.items()])
 
 
-def print_lines(lines: Sequence[str]) -> None:
-    """After a blank line, if there are any."""
+def print_lines(lines: Sequence[str], *, indent: int) -> None:
+    """After a blank line, if there are any. On a terminal a long one continues below itself, indented."""
+    width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 0
+    if width > 2 * indent:
+        import textwrap
+
+        below = " " * indent
+        wrapped = (textwrap.wrap(line, width, subsequent_indent=below, break_on_hyphens=False) for line in lines)
+        lines = [line for each in wrapped for line in each]
     if lines:
         click.echo("\n".join(("", *map(escape, lines))))
 
