@@ -26,8 +26,9 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("kubernetes", "12"),),
     (("cold_start", "10"),),
     (("churn", "24"),),
-    (("aws", "31 32 33 34"),),
-    (("gcp", "35"),),
+    (("aws", "31 32 33 34 35"),),
+    (("proxmox", "36"),),
+    (("gcp", "37"),),
     (("crowd", "7 8 9 11 17"),),
     (("dashboard", "30"),),
 )
