@@ -77,6 +77,17 @@ def test_what_a_pool_no_longer_names_goes_and_what_others_wrote_stays() -> None:
     assert json.loads(last["metadata"]["annotations"]["nstance.dev/node-settings"]) == {"labels": ["tier"]}
 
 
+def test_cluster_autoscaler_learns_what_a_new_node_will_have() -> None:
+    labels, taints = (f"capacity.cluster-autoscaler.kubernetes.io/{each}" for each in ("labels", "taints"))
+    pool: Object = {"metadata": {"annotations": {labels: "mine=1"}}}
+    hints = node_settings.autoscaler_hints(pool, SETTINGS)
+    assert hints == {taints: "spot=true:NoSchedule", "nstance.dev/autoscaler-hints": "taints"}  # a person's labels stay
+    pool["metadata"]["annotations"] |= hints
+    assert not node_settings.autoscaler_hints(pool, SETTINGS)
+    assert node_settings.autoscaler_hints(pool, {}) == {taints: None, "nstance.dev/autoscaler-hints": None}
+    assert not node_settings.autoscaler_hints({"metadata": {}}, {})
+
+
 @pytest.mark.parametrize(
     ("replicas", "limit", "current", "wanted"),
     [(5, None, 0, 5), (5, 3, 0, 3), (2, 3, 0, 2), (5, 3, 4, 4), (3, 3, 4, 3), (2, 3, 4, 2)],
