@@ -108,7 +108,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
 }
 
-LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health", "/metrics"}
+LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
 
 CODES = {
     Status.INVALID_ARGUMENT: 400,
