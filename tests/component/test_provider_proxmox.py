@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import random
 import ssl
@@ -13,7 +14,7 @@ import pytest
 
 from contracts import provider_worlds as worlds
 from contracts.provider_worlds import ProxmoxWorld, fresh_id, request, scope
-from nstance.clock import SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
 from nstance.providers import errors, port
 from nstance.providers.port import Status
@@ -21,6 +22,7 @@ from nstance.providers.proxmox import placement
 from nstance.providers.proxmox import provider as proxmox
 from nstance.providers.proxmox.client import Access, ProxmoxClient
 from nstance.providers.proxmox.preflight import DISK_RIGHTS, ISO_RIGHTS, VM_RIGHTS
+from nstance.server import options, validation
 from support import proxmox_stand_in
 from support.proxmox_stand_in import Rule
 
@@ -222,6 +224,19 @@ async def test_a_delete_that_broke_before_the_seed_was_removed_is_finished(world
     await nothing_left(world)
 
 
+async def test_a_clone_whose_creator_died_during_a_delete_is_removed(world: ProxmoxWorld) -> None:
+    """The delete saw no VM, and the create died before it saw the tombstone."""
+    late, door = request(), world.door(HERE)
+    world.stand_in.rules.append(Rule("POST", "/upload", 500, "cluster not ready - no quorum?"))
+    with pytest.raises(errors.UnknownOutcomeError):
+        await door.create(late)
+    await door._seeds.bury(["pve1", "pve2"], late.id)  # type: ignore[attr-defined]
+    assert world.count(late.id) == 1
+    other = await door.create(request())
+    assert await _deleted(world.door(HERE), other.id)
+    await nothing_left(world)
+
+
 async def test_tombstones_are_removed_after_a_day(world: ProxmoxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     door = world.door(HERE)
     ids = [fresh_id(), fresh_id()]
@@ -321,6 +336,37 @@ async def test_the_check_before_a_start_finds_every_fault_with_its_path(world: P
     assert "storage local-lvm has no content type 'iso'" in found["templates", "t0", "args", "StoragePool"]
     assert "found 'pve9'" in found["shard", "infra", "options", "nodes", 1]
     assert not [call for call in world.stand_in.calls if call[0] != "GET"]
+
+
+async def test_validate_online_shows_faults_with_their_path_in_the_file(
+    world: ProxmoxWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXMOX_TOKEN_ID", proxmox_stand_in.TOKEN)
+    monkeypatch.setenv("NSTANCE_SECRET_PVE", proxmox_stand_in.SECRET)
+    monkeypatch.setenv("NSTANCE_ENCRYPTION_KEY", "0" * 64)
+    document = {
+        "cluster": {"id": "demo", "secrets": {"provider": "env"}},
+        "shard": {
+            "infra": {"provider": "proxmox", "options": {"api_url": world._url, "token_secret_name": "pve"}},
+        },
+        "templates": {
+            "web": {
+                "kind": "web",
+                "instance_type": "cpu:1,memory:64",
+                "args": {"TemplateName": "debain", "StoragePool": "local-lvm"},
+            }
+        },
+        "groups": {"default": {"web": {"template": "web", "size": 1}}},
+    }
+    place = tmp_path / "bucket" / "shard" / "one" / "config.jsonc"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps(document, indent=1))
+    words = ["--storage", "file", "--bucket", str(tmp_path / "bucket"), "--shard", "one", "--validate", "--online"]
+    found = await validation.validate(options.parse(words, version=""), SystemClock(), SystemRng())
+    faults = [(each.path, each.message, bool(each.line)) for each in found if "template" in each.message]
+    assert faults == [
+        ("templates.web.args.TemplateName", "expected a template 'debain' in the cluster, found none", True)
+    ]
 
 
 async def test_the_check_before_a_start_names_missing_rights(world: ProxmoxWorld) -> None:

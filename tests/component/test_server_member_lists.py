@@ -7,7 +7,9 @@ import pytest
 
 from component.test_server_load_balancers import QUICK, vms
 from component.whole_server import Json, World, config, states
+from nstance.clock import SystemClock, SystemRng
 from nstance.config import jsonc, load
+from nstance.server import options, validation
 from support import docs_pages, member_service
 from support.eventually import eventually
 from support.member_service import MemberService
@@ -66,3 +68,25 @@ def test_the_example_on_the_page_is_valid() -> None:
     made = configuration(1, balancers)
     loaded = load.load(json.dumps(made))
     assert {each.provider for each in loaded.load_balancers.values()} == {"webhook", "file"}
+
+
+async def test_the_check_before_a_start_asks_every_webhook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSTANCE_SECRET_GOOD", "s3cret")
+    monkeypatch.setenv("NSTANCE_SECRET_WRONG", "other")
+    monkeypatch.setenv("NO_SUCH_KEY", "0" * 64)
+    async with member_service.running(MemberService(b"s3cret")) as service:
+        balancers = {
+            name: {"provider": "webhook", "url": service.url, "secret": name} for name in ("good", "wrong", "missing")
+        }
+        made = configuration(1, {**balancers, "list": {"provider": "file", "path": str(tmp_path / "x")}})
+        made["cluster"]["secrets"]["encryption_key"] = {"provider": "env", "source": "NO_SUCH_KEY"}
+        place = tmp_path / "bucket" / "shard" / "one" / "config.jsonc"
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps(made))
+        words = ["--storage", "file", "--bucket", str(tmp_path / "bucket"), "--shard", "one", "--validate", "--online"]
+        found = await validation.validate(options.parse(words, version=""), SystemClock(), SystemRng())
+        assert service.members == {}
+    faults = {each.path: each.message for each in found if each.path.startswith("load_balancers")}
+    assert set(faults) == {"load_balancers.wrong", "load_balancers.missing"}
+    assert "check the secret 'wrong'" in faults["load_balancers.wrong"]
+    assert "NSTANCE_SECRET_MISSING" in faults["load_balancers.missing"]

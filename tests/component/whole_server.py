@@ -45,6 +45,7 @@ from nstance.server.server import Server
 from nstance.server.state.follower import Follower
 from nstance.server.state.shard import Shard
 from nstance.server.wiring import ServerProcess
+from nstance.telemetry.tracing import Tracing
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
 from nstance.wire.call import call
@@ -96,8 +97,10 @@ class World:
         agents: bool = True,
         shard: ShardId = SHARD,
         beside: "World | None" = None,
+        tracing: Tracing | None = None,
     ) -> None:
-        """`beside`: another shard of the same cluster; storage is shared."""
+        """`beside`: another shard of the same cluster; storage is shared. `tracing`: of the servers."""
+        self._tracing = tracing
         self.shard = shard
         self.dir = dir
         self.clock, self.rng = SystemClock(), SystemRng()
@@ -166,7 +169,12 @@ class World:
         )
         store = self.store.view(self._fated)
         server = ServerProcess(
-            options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=self.open_provider(name)
+            options,
+            clock=clock or SystemClock(),
+            rng=self.rng,
+            store=store,
+            provider=self.open_provider(name),
+            tracing=self._tracing,
         )
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
         await running.until(lambda: running.lead is not None or (not lead and name in self._standbys()))

@@ -180,7 +180,7 @@ async def test_a_service_that_hangs_meets_the_deadline(webhook: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{}", b'{"members": [{}]}', b'{"members": [7]}', b'{"members": {"a": 1}}']
+    "text", [b"", b"[]", b"{}", b'{"members": [{}]}', b'{"members": [7]}', b'{"members": {"a": 1}}', b"[" * 200_000]
 )
 def test_an_unreadable_list_is_an_error_and_never_empty(text: bytes) -> None:
     with pytest.raises(errors.UnavailableError, match="expected"):

@@ -26,6 +26,7 @@ from nstance.model.ids import GroupKey, ShardId
 from nstance.objects import errors as storage
 from nstance.objects import keys
 from nstance.objects.port import Key, ObjectStore
+from nstance.providers.member_lists.webhooks import Webhooks
 from nstance.providers.port import Instances
 from nstance.secretstore import errors as secrets
 from nstance.secretstore.port import SecretStore
@@ -80,6 +81,7 @@ async def _with_bucket(
         try:
             secret_store = await trust.secret_store()
             await find_missing(settings, groups, findings, store, secret_store)
+            await _check_webhooks(settings, findings, clock, secret_store)
             provider = _open_provider(options, shard, settings, clock, secret_store)
             if provider is not None:
                 await _check_cloud(settings, groups, findings, provider)
@@ -97,6 +99,16 @@ def _open_provider(
     if RULES[settings.shard.infra.provider].local:
         return None
     return configured_provider.open_configured(settings, shard, options, clock, secret_store)
+
+
+async def _check_webhooks(
+    settings: Settings, findings: ProblemCollector, clock: Clock, secret_store: SecretStore
+) -> None:
+    webhooks = Webhooks(partial(configured_provider.read_secret, secret_store), clock)
+    try:
+        await cloud_checks.find_webhook_faults(settings, findings, webhooks)
+    finally:
+        await webhooks.close()
 
 
 async def _check_cloud(settings: Settings, groups: Groups, findings: ProblemCollector, provider: Instances) -> None:

@@ -30,7 +30,7 @@ def parse(text: bytes, source: str) -> dict[ProviderId, dict[str, Any]]:
     expected = f'expected {{"members": [{{"provider_id": …}}]}} from {source}'
     try:
         found = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise errors.UnavailableError(f"{expected}, found no JSON: {problem}") from problem
     entries = found.get("members") if isinstance(found, dict) else None
     if not isinstance(entries, list):

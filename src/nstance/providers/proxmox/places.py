@@ -1,9 +1,11 @@
 """Where a VM goes: a template, a node and a storage that can make it together."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nstance.model.ids import InstanceId
 from nstance.providers import errors
 from nstance.providers.machine_size import MachineSize
 from nstance.providers.proxmox import inventory, placement
@@ -74,3 +76,9 @@ def find_templates(vms: Sequence[PveVm], args: Arguments) -> dict[str, PveVm]:
             parameter="TemplateName" if isinstance(args.template, str) else "TemplateVMID",
         )
     return found
+
+
+def draw_vmid(id: InstanceId, attempt: int, vmids: range) -> int:
+    """Random among the cluster's VMs, and the same for every server that creates this instance."""
+    digest = hashlib.sha256(f"{id}/{attempt}".encode()).digest()
+    return vmids[int.from_bytes(digest[:8], "big") % len(vmids)]

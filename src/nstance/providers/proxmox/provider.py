@@ -7,7 +7,6 @@ started and is finished by the next create.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,7 @@ from nstance.providers.proxmox.faults import TakenError
 from nstance.providers.proxmox.inventory import Inventory, PveVm
 from nstance.providers.proxmox.ownership import Owner
 from nstance.providers.proxmox.placement import Limits, Promise
-from nstance.providers.proxmox.places import Places
+from nstance.providers.proxmox.places import Places, draw_vmid
 from nstance.providers.proxmox.preflight import PreflightChecks
 from nstance.providers.proxmox.seeds import Seeds
 
@@ -95,7 +94,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         await self._seeds.bury([found.node, *(node for node in nodes if node != found.node)], id)
         if await self._destroy(found):
             await self._seeds.remove(found.node, id)
-            await self._seeds.sweep(nodes)
+            await self._sweep(nodes)
         return await self._confirm_deleted(id)
 
     async def get(self, id: InstanceId, provider_id: ProviderId | None) -> Vm:
@@ -306,6 +305,14 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             pass
         return True
 
+    async def _sweep(self, nodes: Sequence[str]) -> None:
+        """A create that was under way during a delete may have died before it saw the tombstone: its clone was never started
+        and nobody waits for it."""
+        buried = await self._seeds.sweep(nodes)
+        for vm in await self._inventory.vms() if buried else ():
+            if vm.instance in buried and (await self._owner(vm)).owned_by(self._scope):
+                await self._discard(vm)
+
     async def _confirm_deleted(self, id: InstanceId) -> Status:
         return Status.DELETED if await self._inventory.find(id) is None else Status.DELETING
 
@@ -373,12 +380,6 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         if not names:
             raise errors.UnavailableError("expected a node that is online, found none")
         return names
-
-
-def draw_vmid(id: InstanceId, attempt: int, vmids: range) -> int:
-    """Random among the cluster's VMs, and the same for every server that creates this instance."""
-    digest = hashlib.sha256(f"{id}/{attempt}".encode()).digest()
-    return vmids[int.from_bytes(digest[:8], "big") % len(vmids)]
 
 
 def _provider_id(vm: PveVm) -> ProviderId:

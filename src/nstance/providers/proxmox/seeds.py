@@ -62,12 +62,14 @@ class Seeds:
         if seed_name(id) in await self._names(node):
             await self._remove(node, seed_name(id))
 
-    async def sweep(self, nodes: Sequence[str]) -> None:
-        """Now and then removes old tombstones, and seeds of deleted IDs that a create wrote too late."""
+    async def sweep(self, nodes: Sequence[str]) -> set[InstanceId]:
+        """Now and then removes old tombstones, and seeds of deleted IDs that a create wrote too late. Returns the IDs that have
+        a tombstone."""
         now = self._clock.wall()
         if now - self._swept < SWEEP_SECONDS:
-            return
+            return set()
         self._swept = now
+        buried: set[InstanceId] = set()
         for node in nodes:
             names = await self._names(node)
             for name, created in names.items():
@@ -75,6 +77,11 @@ class Seeds:
                 is_old = name.startswith("nstance-deleted-") and now - created > TOMBSTONE_SECONDS
                 if is_old or tombstone_name(id) in names:
                     await self._remove(node, name)
+            prefix = tombstone_name(InstanceId("")).removesuffix(".iso")
+            buried |= {
+                InstanceId(name.removeprefix(prefix).removesuffix(".iso")) for name in names if name.startswith(prefix)
+            }
+        return buried
 
     async def _remove(self, node: str, name: str) -> None:
         permission = f"Datastore.Allocate on /storage/{self.storage}"
