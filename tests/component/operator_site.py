@@ -25,6 +25,7 @@ from nstance.operator.controllers.clusters import Clusters
 from nstance.operator.options import BindAddress, Options
 from nstance.operator.shards import identity
 from nstance.operator.wiring import Build, Host, Operator
+from nstance.telemetry.tracing import Tracing
 from support.eventually import eventually
 
 NAME = "demo--default"
@@ -92,7 +93,9 @@ class Site:
     def connect(self, access: Access) -> Kube:
         return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
 
-    def operator(self, *, build: Build = lambda context: [Clusters(context)], **more: Any) -> Operator:
+    def operator(
+        self, *, build: Build = lambda context: [Clusters(context)], tracing: Tracing | None = None, **more: Any
+    ) -> Operator:
         times = LeaseTimes(renew=0.1, retry=0.1)
         flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, "lease_times": times, **more}
         options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **flags)
@@ -100,7 +103,7 @@ class Site:
             options,
             clock=self.world.clock,
             rng=self.world.rng,
-            host=Host(variables={}, home=self.dir, service_account=self.dir / "none"),
+            host=Host(variables={}, home=self.dir, service_account=self.dir / "none", tracing=tracing or Tracing()),
             connect=self.connect,
             build=build,
         )

@@ -73,6 +73,7 @@ class Cluster:
     clock: SystemClock
     kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
     is_cloud_deleting_nodes: bool = True  # a cloud's own software does, where it runs
+    remove_cluster_api: Callable[[], Awaitable[None]] | None = None  # where its controllers run
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator

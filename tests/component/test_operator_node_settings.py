@@ -91,10 +91,10 @@ async def test_a_pod_with_the_gate_is_bound_to_its_own_node(tmp_path: Path, kube
         assert pod["spec"]["nodeSelector"] == {"nstance.dev/instance-id": instance}
         assert pod["spec"]["schedulingGates"] == [{"name": "example.com/quota"}]  # not ours
 
-        async def told() -> bool:
+        async def are_recorded() -> bool:
             listing = await cluster.kube.list(
                 kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=job"
             )
             return {"NodeRequested", "NodeStarting", "NodeBound"} <= {each["reason"] for each in listing.items}
 
-        await cluster.until(told)
+        await cluster.until(are_recorded)

@@ -55,7 +55,7 @@ class Cloud:
         )
 
     async def terraform(self, folder: str, *arguments: str) -> str:
-        """Against moto itself, except for buckets, which moto cannot empty while their versioning is suspended."""
+        """Against moto itself, except for buckets: the stand-in is strict about instances and correct about buckets."""
         environment = {**os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": self.moto.url, "AWS_S3_USE_PATH_STYLE": "true"}
         environment["AWS_ENDPOINT_URL_S3"] = self.stand_in.url
         programs = os.path.dirname(sys.executable)  # nstance-server checks the configuration
@@ -138,7 +138,7 @@ def _inputs(cloud: Cloud, files: str, ports: dict[addresses.Service, int]) -> di
         "server_ami_id": AMI,
         "server_package": {"url": f"{files}/server", "sha256": hashlib.sha256(SERVER.read_bytes()).hexdigest()},
         "agent": {"url": f"{files}/agent", "sha256": hashlib.sha256(AGENT.read_bytes()).hexdigest()},
-        "environment": {"AWS_ENDPOINT_URL": cloud.stand_in.url, "AWS_ENDPOINT_URL_S3": cloud.moto.url},
+        "environment": {"AWS_ENDPOINT_URL": cloud.stand_in.url},
         # Everything is on this machine, where the leader's address does not exist.
         "shard_settings": {
             "bind": {service.key: f"127.0.0.1:{port}" for service, port in ports.items()},
@@ -151,7 +151,7 @@ def _inputs(cloud: Cloud, files: str, ports: dict[addresses.Service, int]) -> di
 async def _drain_all(cloud: Cloud, identity: Path, port: int) -> None:
     """As a person does it before `terraform destroy`, with the key that Terraform made."""
     key = cloud.client("secretsmanager").list_secrets()["SecretList"][0]["ARN"]
-    environment = {**os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": cloud.moto.url}
+    environment = {**os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": cloud.stand_in.url}
     environment |= {"NSTANCE_ADMIN_IDENTITY_DIR": str(identity), "NSTANCE_ADMIN_OUTPUT_DIR": str(identity)}
     environment |= {"NSTANCE_ADMIN_KEY_PROVIDER": "aws-secrets-manager", "NSTANCE_ADMIN_KEY_SOURCE": key}
     environment |= {"NSTANCE_ADMIN_STORAGE_BUCKET": BUCKET, "NSTANCE_ADMIN_SERVERS": f"{SHARD}=127.0.0.1:{port}"}

@@ -60,15 +60,15 @@ def run(*command: str, cwd: Path | None = None, given: str = "") -> str:
 def build(target: Path, package: str, cwd: Path, flags: str = "-s -w") -> None:
     """Compiles a program; says every now and then how many packages are done."""
     print_progress(f"building {target.name} into {target.parent} (once; ten minutes or more on two cores)")
-    started, done, said, tail = time.monotonic(), 0, time.monotonic(), []
+    started, done, reported, tail = time.monotonic(), 0, time.monotonic(), []
     command = ("go", "build", "-v", "-trimpath", "-ldflags", flags, "-o", f"{target}.new", package)
     with subprocess.Popen(command, cwd=cwd, text=True, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         for line in process.stderr:  # the name of a package when it is compiled, or an error
             done, tail = done + 1, [*tail[-20:], line]
-            if time.monotonic() - said > PROGRESS_SECONDS:
-                said = time.monotonic()
-                print_progress(f"building {target.name}: {done} packages after {said - started:.0f} s")
+            if time.monotonic() - reported > PROGRESS_SECONDS:
+                reported = time.monotonic()
+                print_progress(f"building {target.name}: {done} packages after {reported - started:.0f} s")
     if process.returncode:
         raise Failed(f"'{' '.join(command)}' failed: {''.join(tail).strip()[-600:]}")
     Path(f"{target}.new").rename(target)

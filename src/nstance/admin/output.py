@@ -6,6 +6,7 @@ than a line that the terminal wraps.
 """
 
 import datetime
+import logging
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ COLUMN_GAP = 2
 JSONPATH = "jsonpath="
 NAME_KEYS = ("instance_id", "operator", "revision", "group", "name", "shard")  # the first that a record has names it
 
+_log: logging.Logger | None = None  # for notes, instead of standard error
+
 
 def print_rows(rows: Sequence[Row], form: str, *, columns: Sequence[str], unbroken: Collection[str] = ()) -> None:
     """Columns in `unbroken` are for copying: they are never broken over lines."""
@@ -40,15 +43,34 @@ def print_record(record: Row, form: str) -> None:
         _table((), [[name, _cell(value)] for name, value in record.items()])
 
 
-def print_lines(lines: Sequence[str]) -> None:
-    """After a blank line, if there are any."""
+def print_lines(lines: Sequence[str], *, indent: int) -> None:
+    """After a blank line, if there are any. On a terminal a long one continues below itself, indented."""
+    width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 0
+    if width > 2 * indent:
+        import textwrap
+
+        below = " " * indent
+        wrapped = (textwrap.wrap(line, width, subsequent_indent=below, break_on_hyphens=False) for line in lines)
+        lines = [line for each in wrapped for line in each]
     if lines:
         click.echo("\n".join(("", *map(escape, lines))))
 
 
 def note(text: str) -> None:
     """A message for the person, on standard error, so that it never mixes with a result."""
-    click.echo(escape(text), err=True)
+    if _log is not None:
+        _log.info(text)
+    else:
+        click.echo(escape(text), err=True)
+
+
+def log_notes() -> None:
+    """From now on notes are records of the log, as JSON: for a command that runs on."""
+    global _log
+    from nstance.telemetry import logs
+
+    logs.configure(json=True, debug=False, program="nstance-admin")
+    _log = logging.getLogger("nstance.admin")
 
 
 def warn(warnings: Iterable[str]) -> None:

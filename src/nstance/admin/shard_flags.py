@@ -130,10 +130,11 @@ def any_shards_flags(command: Function) -> Function:
     """Selects all shards of --servers, or the one of --shard."""
 
     @functools.wraps(command)
-    def collect(*, shard: str | None, all_shards: bool, **rest: Any) -> None:
+    def collect(*, shard: str | None, all_shards: bool, tenant: str | None, **rest: Any) -> None:
         if all_shards and _is_typed("shard"):
             raise click.UsageError("expected either --shard or --all-shards")
-        command(selection=_selection(None if all_shards else shard, rest), **rest)
+        selection = _selection(None if all_shards else shard, rest)
+        command(selection=replace(selection, tenant=TenantId(tenant) if tenant else None), **rest)
 
     return decorated(collect, (*_SHARD_FLAGS, *_SERVER_FLAGS, global_flags))
 

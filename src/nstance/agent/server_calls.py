@@ -24,6 +24,7 @@ from nstance.agent.files.on_receive import OnReceive
 from nstance.agent.health import Vitals, VitalsReader
 from nstance.agent.metrics import AgentMetrics
 from nstance.agent.settings import Settings
+from nstance.agent.traces import AgentTraces
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, Rng
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
@@ -54,6 +55,7 @@ class AgentParts:
     make_keys: key_generation.KeyMaker
     clock: Clock
     rng: Rng
+    traces: AgentTraces
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
 

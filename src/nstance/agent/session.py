@@ -75,7 +75,7 @@ class Session:
     def send_notice(self, notice: agent_pb2.Notice) -> None:
         """Sent at once, and again on each new connection."""
         self._parts.metrics.notices[notice.kind] += 1
-        self._outbox.add_notice(notice)
+        self._outbox.add_notice(self._parts.traces.noticed(notice))
 
     async def leave(self, reason: StopReason) -> None:
         """Say goodbye if there is a stream, and wait a moment for the confirmation."""

@@ -3,6 +3,7 @@
 Label values are configured shards, names of controllers, or from closed sets, so their number is bounded.
 """
 
+from collections.abc import Callable, Mapping
 from importlib import metadata
 
 import prometheus_client as prometheus
@@ -15,9 +16,11 @@ _DRAIN_BUCKETS = (0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, spans: Callable[[], Mapping[str, int]] = process_metrics.no_spans) -> None:
+        """`spans`: of traces, by result."""
         self._registry = registry = prometheus.CollectorRegistry(auto_describe=False)
         process_metrics.add_process(registry, program="nstance-operator", version=metadata.version("nstance"))
+        registry.register(process_metrics.SpanCollector(spans))
 
         def gauge(name: str, help: str, *labels: str) -> prometheus.Gauge:
             return prometheus.Gauge(f"nstance_operator_{name}", help, labels, registry=registry)

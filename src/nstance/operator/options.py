@@ -169,6 +169,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
     add("--kubeconfig", default="", metavar="FILE", help="default: KUBECONFIG, then the pod's service account")
     add("--zap-log-level", type=_level, metavar="LEVEL", help="debug, info, error, panic or a number (default: info)")
     add("--zap-encoder", choices=("json", "console"), help="default: console")
+    add("--log-format", choices=("text", "json"), help="the same as --zap-encoder console or json")
     _flag(parser, "--zap-devel", "debug level and console format; false: JSON", default=None)
     add("--zap-stacktrace-level", choices=("info", "error", "panic"), help="accepted and ignored")
     add("--zap-time-encoding", choices=_TIMES, help="accepted and ignored; times are RFC 3339")
@@ -188,9 +189,15 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
         delete_nodes={"auto": None, "true": True, "false": False}[flags.delete_nodes],
         kubeconfig=flags.kubeconfig,
         level=flags.zap_log_level or default_level,
-        json_logs=flags.zap_encoder == "json" if flags.zap_encoder else flags.zap_devel is False,
+        json_logs=_is_json(flags),
         environment=_environment(environment),
     )
+
+
+def _is_json(flags: argparse.Namespace) -> bool:
+    if flags.log_format or flags.zap_encoder:
+        return "json" in (flags.log_format, flags.zap_encoder)
+    return flags.zap_devel is False
 
 
 def _environment(variables: Mapping[str, str]) -> Environment:

@@ -19,6 +19,8 @@ from nstance.server.leader.history import History
 from nstance.server.leader.leader import Leader
 from nstance.server.state.follower import Follower
 
+STANDBY_SECONDS = 5.0  # since its last answer, in which a standby counts
+
 
 class Server:
     def __init__(self, env: Environment, me: lease.Holder, configuration: Configuration) -> None:
@@ -58,6 +60,10 @@ class Server:
             elector=self.elector,
             history=history,
         )
+        env.metrics.count_config(
+            refused=lambda: bool(self.active_config.rejection), unreadable=lambda: not self.active_config.is_readable
+        )
+        env.metrics.count_standbys(lambda: sum(age <= STANDBY_SECONDS for age in self.elector.standbys().values()))
 
     @property
     def damage(self) -> str:

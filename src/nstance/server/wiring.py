@@ -44,9 +44,11 @@ from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.server import Server
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.tasks.backoff import Backoff, retry
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
+from nstance.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,6 @@ T = TypeVar("T")
 BOOT_RETRY = Backoff(1.0, 60.0, jitter=0.5)
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
 EXIT_JITTER_SECONDS = (10.0, 40.0)  # until the configuration is known
-STANDBY_SECONDS = 5.0  # since its last answer, in which a standby counts
 SHUTDOWN_SECONDS = 10.0  # until the configuration is known
 
 
@@ -68,6 +69,7 @@ class ServerProcess:
         rng: Rng,
         store: ObjectStore | None = None,
         provider: Instances | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`store` and `provider` replace those that the options and the configuration name; they are not closed here."""
         assert options.shard is not None
@@ -75,6 +77,10 @@ class ServerProcess:
         self.shard: ShardId = options.shard
         self.metrics = Metrics()
         self.metrics.add_process()
+        self._traces: InstanceTraces | None = None
+        if tracing is not None:
+            self.metrics.count_spans(tracing.counts)
+            self._traces = InstanceTraces(tracing.tracer) if tracing.tracer is not None else None
         self._boot_problem: str | None = "starting"  # what boot waits for
         self.exit_jitter = EXIT_JITTER_SECONDS
         self.server: Server | None = None  # once it is configured
@@ -303,6 +309,7 @@ class ServerProcess:
             ports=lambda context: grpc_ports.grpc_ports(context, api),
             history=cache,
             metrics=self.metrics,
+            traces=self._traces,
             cache=cache,
             watchdog=lambda term, length: Watchdog(term, clock=clock, length=length),
         )
@@ -313,11 +320,6 @@ class ServerProcess:
             fingerprint=identity.fingerprint,
         )
         server = self.server = Server(env, me, configuration)
-        self.metrics.count_config(
-            refused=lambda: bool(server.active_config.rejection),
-            unreadable=lambda: not server.active_config.is_readable,
-        )
-        self.metrics.count_standbys(lambda: sum(age <= STANDBY_SECONDS for age in server.elector.standbys().values()))
         for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(server, contexts, cluster, opened)

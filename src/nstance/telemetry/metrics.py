@@ -62,6 +62,8 @@ class Metrics:
         self._known: set[GroupKey] = set()
         self._cache: Callable[[], CacheCount] | None = None
         registry.register(GroupCollector(lambda: self._groups()))
+        self._spans: Callable[[], Mapping[str, int]] = process_metrics.no_spans
+        registry.register(process_metrics.SpanCollector(lambda: self._spans()))
         registry.register(_CacheCollector(lambda: self._cache and self._cache()))
 
         def per_group(name: str, about: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
@@ -166,6 +168,10 @@ class Metrics:
     def count_standbys(self, source: Callable[[], float]) -> None:
         """As above, on every server."""
         self._standbys.set_function(source)
+
+    def count_spans(self, source: Callable[[], Mapping[str, int]]) -> None:
+        """As above: spans by result."""
+        self._spans = source
 
     def add_process(self) -> None:
         """Version, processor time, memory and open files of this process."""

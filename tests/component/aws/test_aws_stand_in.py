@@ -154,3 +154,20 @@ async def test_a_bucket_with_suspended_versioning_can_be_emptied(world: AwsWorld
         return [status, *(bucket["Name"] for bucket in s3.list_buckets()["Buckets"])]
 
     assert await beside(empty) == ["Suspended"]
+
+
+async def test_one_of_many_writers_wins(world: AwsWorld) -> None:
+    """moto alone lets two of them win now and then."""
+    s3 = client(world, "s3")
+    await beside(lambda: s3.create_bucket(Bucket="state", CreateBucketConfiguration={"LocationConstraint": REGION}))
+
+    def write(key: str) -> str:
+        try:
+            s3.put_object(Bucket="state", Key=key, Body=b"x", IfNoneMatch="*")
+        except ClientError as problem:
+            return str(problem.response["Error"]["Code"])
+        return "won"
+
+    for number in range(10):
+        ends = await asyncio.gather(*(asyncio.to_thread(write, f"k{number}") for _ in range(16)))
+        assert sorted(ends) == ["PreconditionFailed"] * 15 + ["won"]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,46 +9,12 @@ import pytest
 import yaml
 
 from component.packaging.references import ROOT, Manifest, broken_references, parse
+from component.packaging.rendering import CHART, CRD_CHART, HELM, MATRIX, MINIMAL, chart, helm
 from component.packaging.schemas import knows_kubernetes, kubernetes_faults
 from nstance.operator import config_file, options
-from support import go_programs, real_kube
+from support import go_programs
 
-HELM = go_programs.find("helm")
 pytestmark = pytest.mark.skipif(HELM is None, reason=go_programs.is_missing("helm"))
-
-CHART = ROOT / "deploy" / "helm"
-CRD_CHART = ROOT / "deploy" / "helm-crds"
-MINIMAL = yaml.safe_load((CHART / "ci/minimal-values.yaml").read_text())
-MATRIX: dict[str, dict[str, Any]] = {
-    "minimal": {},
-    "full": yaml.safe_load((CHART / "ci/full-values.yaml").read_text()),
-    "no webhooks": {"webhooks": False, "networkPolicy": {"enabled": True}},
-    "no metrics": {"metricsBindAddress": "0", "networkPolicy": {"enabled": True}},
-    "one replica": {"replicas": 1},
-    "another workload cluster": {"capi": {"endpoint": "10.1.2.3:6443"}},
-    "another account": {"capi": {"serviceAccount": "cluster-api"}},
-    "no spreading": {"topologySpreadConstraints": [], "podDisruptionBudget": {"enabled": False}},
-    "network policy": {"networkPolicy": {"enabled": True}},
-    "service monitor": {"serviceMonitor": {"enabled": True}},
-}
-
-
-def helm(*arguments: str | Path, fails: bool = False) -> str:
-    """What it prints; with `fails`, what it complains."""
-    assert HELM is not None
-    if arguments[0] in ("template", "lint"):  # a helm that Go built without flags thinks of an old Kubernetes
-        arguments = (*arguments, "--kube-version", real_kube.KUBERNETES)
-    done = subprocess.run([HELM, *arguments], text=True, capture_output=True, timeout=120, check=False)
-    assert (done.returncode != 0) is fails, done.stdout + done.stderr
-    return done.stderr if fails else done.stdout
-
-
-def render(folder: Path, values: dict[str, Any], *arguments: str, fails: bool = False) -> str:
-    path = folder / "values.yaml"
-    path.write_text(json.dumps({**MINIMAL, **values}))
-    where = arguments or ("nstance-operator", "--namespace", "tenant-a")
-    name, *more = where
-    return helm("template", name, CHART, "--values", path, *more, fails=fails)
 
 
 def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
@@ -59,7 +24,7 @@ def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_every_reference_leads_somewhere(name: str, tmp_path: Path) -> None:
-    manifests = parse(render(tmp_path, MATRIX[name]))
+    manifests = parse(chart(tmp_path, MATRIX[name]))
     assert broken_references(manifests, "tenant-a") == []
     assert [fault for each in manifests for fault in kubernetes_faults(each)] == []
 
@@ -67,7 +32,7 @@ def test_every_reference_leads_somewhere(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not knows_kubernetes(), reason="Go has not downloaded Kubernetes: 'make test-kube' does")
 def test_the_check_knows_the_fields_of_kubernetes(tmp_path: Path) -> None:
     """Otherwise the test above could not fail."""
-    deployment = one(parse(render(tmp_path, {})), "Deployment")
+    deployment = one(parse(chart(tmp_path, {})), "Deployment")
     deployment["spec"]["template"]["spec"]["priorityclassname"] = "high"
     deployment["spec"]["replicas"] = "two"
     assert len(kubernetes_faults(deployment)) == 2
@@ -75,7 +40,7 @@ def test_the_check_knows_the_fields_of_kubernetes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_the_operator_accepts_its_options_and_configuration(name: str, tmp_path: Path) -> None:
-    manifests = parse(render(tmp_path, MATRIX[name]))
+    manifests = parse(chart(tmp_path, MATRIX[name]))
     [container] = one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each.get("value", "") for each in container["env"]}
     parsed = options.parse(container["args"], variables, version="0")
@@ -88,7 +53,7 @@ def test_the_operator_accepts_its_options_and_configuration(name: str, tmp_path:
 def test_one_release_name_in_two_namespaces(tmp_path: Path) -> None:
     found = []
     for namespace in ("tenant-a", "tenant-b"):
-        manifests = parse(render(tmp_path, MATRIX["full"], "nstance-operator", "--namespace", namespace))
+        manifests = parse(chart(tmp_path, MATRIX["full"], namespace=namespace))
         assert broken_references(manifests, namespace) == []
         found.append(
             {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in manifests}
@@ -96,11 +61,11 @@ def test_one_release_name_in_two_namespaces(tmp_path: Path) -> None:
     assert found[0] & found[1] == set()
 
 
-@pytest.mark.parametrize("chart", [CHART, CRD_CHART], ids=["operator", "crds"])
-def test_lint_finds_nothing(chart: Path) -> None:
-    files = sorted(chart.glob("ci/*-values.yaml"))
-    for values in files or [chart / "values.yaml"]:
-        helm("lint", "--strict", chart, "--values", values)
+@pytest.mark.parametrize("folder", [CHART, CRD_CHART], ids=["operator", "crds"])
+def test_lint_finds_nothing(folder: Path) -> None:
+    files = sorted(folder.glob("ci/*-values.yaml"))
+    for values in files or [folder / "values.yaml"]:
+        helm("lint", "--strict", folder, "--values", values)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +83,7 @@ def test_lint_finds_nothing(chart: Path) -> None:
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], complaint: str, tmp_path: Path) -> None:
-    assert complaint in render(tmp_path, values, fails=True)
+    assert complaint in chart(tmp_path, values, fails=True)
 
 
 def test_every_value_has_a_schema_and_a_line_in_the_readme() -> None:
@@ -130,7 +95,7 @@ def test_every_value_has_a_schema_and_a_line_in_the_readme() -> None:
 
 
 def test_marks_scheduling_and_pull_secrets_reach_the_pods(tmp_path: Path) -> None:
-    manifests = parse(render(tmp_path, MATRIX["full"]))
+    manifests = parse(chart(tmp_path, MATRIX["full"]))
     template = one(manifests, "Deployment")["spec"]["template"]
     assert {"team": "platform", "tier": "control"}.items() <= template["metadata"]["labels"].items()
     assert template["metadata"]["annotations"] == {"example.com/owner": "platform", "example.com/scrape": "true"}
@@ -149,7 +114,7 @@ def test_marks_scheduling_and_pull_secrets_reach_the_pods(tmp_path: Path) -> Non
 
 def test_optional_objects_come_only_when_asked_for(tmp_path: Path) -> None:
     def kinds(name: str) -> set[str]:
-        return {each["kind"] for each in parse(render(tmp_path, MATRIX[name]))}
+        return {each["kind"] for each in parse(chart(tmp_path, MATRIX[name]))}
 
     assert "PodDisruptionBudget" in kinds("minimal")
     assert {"NetworkPolicy", "ServiceMonitor", "Secret"} & kinds("minimal") == set()
@@ -159,7 +124,7 @@ def test_optional_objects_come_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_rights_are_those_of_config(tmp_path: Path) -> None:
-    manifests = parse(render(tmp_path, {}, "nstance-operator", "--namespace", "x"))
+    manifests = parse(chart(tmp_path, {}, namespace="x"))
     for role in parse((ROOT / "config/rbac/role.yaml").read_text()):
         names = {"ClusterRole": {"nstance-operator": "x-nstance-operator"}}.get(role["kind"], {})
         names.setdefault("nstance-capi-workload", "x-nstance-operator-capi-workload")
@@ -167,6 +132,24 @@ def test_rights_are_those_of_config(tmp_path: Path) -> None:
         assert json.dumps(found["rules"]).replace("x-nstance-operator", "nstance-operator") == json.dumps(
             [{key: rule[key] for key in sorted(rule)} for rule in role["rules"]]
         )
+
+
+def test_webhook_and_container_are_those_of_config(tmp_path: Path) -> None:
+    """Both are written twice: names differ, nothing else may."""
+    manifests = parse(chart(tmp_path, {}))
+    configured = parse((ROOT / "config/webhook/manifests.yaml").read_text())
+    kind = "ValidatingWebhookConfiguration"
+    [ours], [theirs] = one(manifests, kind)["webhooks"], one(configured, kind)["webhooks"]
+    for hook in (ours, theirs):
+        del hook["clientConfig"], hook["namespaceSelector"]
+        hook["matchConditions"] = [each for each in hook["matchConditions"] if each["name"] != "not-the-operator"]
+    assert ours == theirs
+    [deployment] = parse((ROOT / "config/manager/deployment.yaml").read_text())
+    pods = [each["spec"]["template"]["spec"] for each in (one(manifests, "Deployment"), deployment)]
+    [container], [other] = (pod["containers"] for pod in pods)
+    same = ("ports", "livenessProbe", "readinessProbe", "resources", "securityContext", "volumeMounts")
+    assert {key: container[key] for key in same} == {key: other[key] for key in same}
+    assert pods[0]["securityContext"] == pods[1]["securityContext"]
 
 
 def test_the_chart_of_definitions_upgrades_and_keeps_them() -> None:

@@ -1,13 +1,11 @@
 """kustomize overlays of `config/default` with another namespace, prefix or suffix."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
-from component.packaging.references import ROOT, Manifest, broken_references, parse
+from component.packaging.references import broken_references
+from component.packaging.rendering import kustomize, overlay
 from support.k8s_server import KUBECTL, NO_KUBECTL
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason=NO_KUBECTL)
@@ -26,25 +24,10 @@ OVERLAYS: dict[str, dict[str, object]] = {
 }
 
 
-def build(folder: Path) -> list[Manifest]:
-    assert KUBECTL is not None
-    done = subprocess.run([KUBECTL, "kustomize", folder], text=True, capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return parse(done.stdout)
-
-
-def overlay(folder: Path, settings: dict[str, object], base: Path) -> Path:
-    """kustomize takes only relative paths of directories."""
-    folder.mkdir()
-    content = {"resources": [os.path.relpath(base, folder)], **settings}
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
-    return folder
-
-
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_reference_leads_somewhere(name: str, tmp_path: Path) -> None:
     settings = OVERLAYS[name]
-    manifests = build(overlay(tmp_path / "overlay", settings, ROOT / "config/default"))
+    manifests = kustomize(overlay(tmp_path / "overlay", settings))
     assert broken_references(manifests, str(settings.get("namespace", "nstance-system"))) == []
     [deployment] = [each for each in manifests if each["kind"] == "Deployment"]
     expected = f"{settings.get('namePrefix', '')}nstance-operator{settings.get('nameSuffix', '')}"
@@ -52,14 +35,14 @@ def test_every_reference_leads_somewhere(name: str, tmp_path: Path) -> None:
 
 
 def test_an_overlay_of_an_overlay(tmp_path: Path) -> None:
-    one = overlay(tmp_path / "one", {"namePrefix": "b-", "namespace": "one"}, ROOT / "config/default")
-    manifests = build(overlay(tmp_path / "two", {"namePrefix": "a-", "namespace": "two"}, one))
+    one = overlay(tmp_path / "one", {"namePrefix": "b-", "namespace": "one"})
+    manifests = kustomize(overlay(tmp_path / "two", {"namePrefix": "a-", "namespace": "two"}, one))
     assert broken_references(manifests, "two") == []
     assert "a-b-nstance-operator" in {each["metadata"]["name"] for each in manifests}
 
 
 def test_definitions_keep_their_names(tmp_path: Path) -> None:
-    manifests = build(overlay(tmp_path / "overlay", OVERLAYS["all"], ROOT / "config/default"))
+    manifests = kustomize(overlay(tmp_path / "overlay", OVERLAYS["all"]))
     for each in manifests:
         if each["kind"] == "CustomResourceDefinition":
             assert each["metadata"]["name"] == f"{each['spec']['names']['plural']}.{each['spec']['group']}"
@@ -69,7 +52,7 @@ def test_two_overlays_share_only_definitions(tmp_path: Path) -> None:
     found = []
     for name in ("tenant-a", "tenant-b"):
         settings: dict[str, object] = {"namespace": name, "namePrefix": f"{name}-"}
-        manifests = build(overlay(tmp_path / name, settings, ROOT / "config/default"))
+        manifests = kustomize(overlay(tmp_path / name, settings))
         found.append(
             {
                 (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
@@ -83,7 +66,7 @@ def test_two_overlays_share_only_definitions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left_behind", ["ServiceAccount", "Service", "ValidatingWebhookConfiguration", "Role"])
 def test_the_check_finds_a_reference_that_is_left_behind(left_behind: str, tmp_path: Path) -> None:
     """Otherwise the tests above could not fail."""
-    manifests = build(overlay(tmp_path / "overlay", {}, ROOT / "config/default"))
+    manifests = kustomize(overlay(tmp_path / "overlay", {}))
     for each in manifests:
         if each["kind"] == left_behind:
             each["metadata"]["name"] = f"moved-{each['metadata']['name']}"

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from nstance.admin import main
 from nstance.admin.help import LazyGroup
+from nstance.admin.options import Format
 
 HEAVY = ("rich", "obstore", "pydantic", "cryptography", "asyncio", "yaml", "uvloop", "aiohttp")
 
@@ -52,6 +53,15 @@ def test_every_changing_command_can_be_tried_without_consequences() -> None:
     assert reading <= leaves.keys()
     for path, command in leaves.items():
         assert any("--dry-run" in param.opts for param in command.params) == (path not in reading), path
+
+
+def test_every_command_that_lists_or_shows_something_has_all_formats() -> None:
+    names = {"list", "show", "logs", "status", "history", "diff", "plan", "operators", "events", "journal", "doctor"}
+    found = {path: command for path, command in ALL.items() if path and path[-1] in names}
+    assert len(found) > 12
+    for path, command in found.items():
+        types = [type(param.type) for param in command.params if param.name == "form"]
+        assert types == [Format] or isinstance(command, click.Group), path
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

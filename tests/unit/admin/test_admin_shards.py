@@ -480,3 +480,11 @@ def test_exhausted_offers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "no capacity: spot m7 in s1" in text
     assert "and 1 more: see `nstance-admin group show web`" in text
+
+
+def test_top_takes_the_flags_of_shard_commands_and_needs_a_terminal(tmp_path: Path) -> None:
+    """As far as it gets without a terminal: an identity that is missing is named first."""
+    result = invoke("top", "--identity-dir", str(tmp_path / "nobody"), "--tenant", "acme")
+    assert result.exit_code == 1
+    assert "there is no identity in" in result.stderr
+    assert "expected either --shard or --all-shards" in invoke("top", "--shard", "a", "--all-shards").stderr

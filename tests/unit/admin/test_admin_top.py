@@ -138,7 +138,21 @@ def test_a_shard_that_does_not_answer_is_named_with_the_reason() -> None:
     assert any("waiting for an answer" in line for line in screen(Fleet(shards=[make_shard(error="x")], now=NOW)))
 
 
-def test_states_can_be_told_apart_without_color_and_without_unicode() -> None:
+def test_with_several_shards_every_row_names_its_shard() -> None:
+    groups = [make_group("web", 1, shard=shard) for shard in ("zone-a", "zone-b")]
+    instances = [make_instance(1), make_instance(2, shard="zone-b")]
+    events = [make_event(1), {**make_event(2), "shard": "zone-b"}]
+    shards = [make_shard("zone-a"), make_shard("zone-b")]
+    fleet = Fleet(shards=shards, groups=groups, instances=instances, events=events, now=NOW)
+    lines = screen(fleet)
+    assert [line.split()[:4] for line in lines if "SHARD" in line] == [["SHARD", "GROUP", "READY", "INSTANCES"]]
+    assert any(line.split() == ["zone-b", "web", "1/1", "●"] for line in lines)
+    for key in "23":
+        assert sum("zone-b" in line for line in screen(fleet, draw_and_press(fleet, State(), key))) == 2
+    assert draw_and_press(fleet, State(), "down", "enter").place.subject == ("zone-b", "web")
+
+
+def test_states_differ_without_color_and_without_unicode() -> None:
     for index in (1, 2):
         signs = [STATES[state][index] for state in STATES]
         assert len(set(signs)) == len(signs)

@@ -60,6 +60,28 @@ async def test_controllers_that_are_silent_for_long_are_gone_until_they_look_aga
     assert found.runs()
     await clock.advance(2)
     found.check()
-    show({"phase": "Provisioned", "observedGeneration": 2, "controlPlane": {}})
+    show({"phase": "Provisioned", "observedGeneration": 2})
     found.check()
     assert changes == [False, True]
+
+
+async def test_one_object_that_they_cannot_process_does_not_count_while_they_look_at_others() -> None:
+    clock, rng = HandClock(), SystemRng()
+    kube = MemoryKube(memory.cluster(clock, rng), clock)
+    mirrors = {kind: Mirror(kube, Selection(kind, "x"), clock=clock, rng=rng) for kind in cluster_api.KINDS}
+    found = ClusterApi(mirrors, cluster="demo", clock=clock)
+
+    def show(kind: kinds.Kind, name: str, generation: int, status: Object) -> None:
+        metadata = {"name": name, "uid": name, "generation": generation, "resourceVersion": str(generation)}
+        mirrors[kind]._put(("x", name), {"metadata": metadata, "status": status})
+
+    show(kinds.CLUSTER, "demo", 1, {"phase": "Provisioned", "observedGeneration": 1})
+    show(kinds.MACHINE_POOL, "broken", 2, {"observedGeneration": 1})
+    for generation in range(1, 5):
+        await clock.advance(cluster_api.GONE_SECONDS / 2)
+        show(kinds.MACHINE, "m", generation, {"observedGeneration": generation})
+        found.check()
+        assert found.runs()
+    await clock.advance(cluster_api.GONE_SECONDS)
+    found.check()
+    assert not found.runs()

@@ -73,8 +73,19 @@ def test_what_a_pool_no_longer_names_goes_and_what_others_wrote_stays() -> None:
     last = patched(first, node_settings.node_patch(first, {"labels": {"tier": "db"}}))
     assert last["metadata"]["labels"] == {"zone": "a", "tier": "db"}
     assert "note" not in last["metadata"]["annotations"]
-    assert last["spec"]["taints"] == [theirs, CNI]  # the start-up taint belongs to whoever removes it
+    assert last["spec"]["taints"] == [theirs, CNI]  # the start-up taint belongs to the program that removes it
     assert json.loads(last["metadata"]["annotations"]["nstance.dev/node-settings"]) == {"labels": ["tier"]}
+
+
+def test_cluster_autoscaler_learns_what_a_new_node_will_have() -> None:
+    labels, taints = (f"capacity.cluster-autoscaler.kubernetes.io/{each}" for each in ("labels", "taints"))
+    pool: Object = {"metadata": {"annotations": {labels: "mine=1"}}}
+    hints = node_settings.autoscaler_hints(pool, SETTINGS)
+    assert hints == {taints: "spot=true:NoSchedule", "nstance.dev/autoscaler-hints": "taints"}  # a person's labels stay
+    pool["metadata"]["annotations"] |= hints
+    assert not node_settings.autoscaler_hints(pool, SETTINGS)
+    assert node_settings.autoscaler_hints(pool, {}) == {taints: None, "nstance.dev/autoscaler-hints": None}
+    assert not node_settings.autoscaler_hints({"metadata": {}}, {})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from nstance.admin.help import Group
 from nstance.admin.options import Function, format_flag, name
 
 EXAMPLES = """\
-nstance-admin context set prod --servers 'us-west-2a=10.0.0.1:8993|10.0.0.2:8993' --identity-dir ~/.nstance/prod
+nstance-admin context set prod --servers 'a=10.0.0.1:8993|10.0.0.2:8993'
+nstance-admin context set prod --identity-dir ~/.nstance/prod
 nstance-admin context use prod
 nstance-admin status --context staging --all-shards
 """

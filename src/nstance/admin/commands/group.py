@@ -223,6 +223,7 @@ class _Upsert:
     """How a group is changed: for real or not, and whether the result is waited for."""
 
     group: str
+    instance_type: str | None
     dry_run: bool
     wait: bool
     within: float
@@ -230,12 +231,17 @@ class _Upsert:
     @classmethod
     def take(cls, group: str, flags: dict[str, Any]) -> "_Upsert":
         """Removes its own flags from `flags`."""
-        return cls(group, *(flags.pop(each) for each in ("dry_run", "wait", "within")))
+        return cls(group, flags.get("instance_type"), *(flags.pop(each) for each in ("dry_run", "wait", "within")))
 
     def run(self, selection: ShardSelection, work: "Callable[[Client], Awaitable[Any]]") -> None:
-        from nstance.admin.shard import fanout, printing
+        from nstance.admin.shard import fanout, groups, printing
 
-        answers = fanout.call_shards(selection, work)
+        async def check_and_work(client: "Client") -> Any:
+            if self.instance_type:
+                await groups.warn_about_type(client, self.instance_type)
+            return await work(client)
+
+        answers = fanout.call_shards(selection, check_and_work)
         if self.dry_run:
             paused = any(answer.group.paused for _, answer in answers.results)
             printing.print_rollouts(selection, answers)

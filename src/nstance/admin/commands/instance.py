@@ -112,6 +112,8 @@ def create(
 
     async def work(client: "Client") -> Any:
         await groups.find(client, group)
+        if instance_type:
+            await groups.warn_about_type(client, instance_type)
         return await client.call(
             "CreateInstance",
             group=group,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nstance.admin import output
 from nstance.admin.help import Choice, Command
 from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target, flag
 from nstance.admin.shard_flags import ShardSelection, all_shards_flags
@@ -71,6 +72,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @flag(
     "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
 )
+@flag("--log-format", type=Choice(["text", "json"]), default="text", help="json: one object a line.")
 @flag("--access-log", metavar="FILE", help="Append a JSON line for each request; - for standard error.")
 @flag("--storage-bucket", help="The bucket to read: config, journal and CA, and for forecasts.")
 @flag("--storage-provider", type=Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage.")
@@ -86,6 +88,7 @@ def command(
     client_ca: Path | None,
     allow_changes: bool,
     access_log: str | None,
+    log_format: str,
     **storage: str | None,
 ) -> None:
     """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
@@ -95,6 +98,8 @@ def command(
     from nstance.admin.event_loop import run
     from nstance.admin.http import access, server
 
+    if log_format == "json":
+        output.log_notes()
     if bind is None:
         bind = addresses.parse(LOOPBACK if tls_cert is None else ALL_INTERFACES)
     token = os.environ.get(TOKEN_VARIABLE)

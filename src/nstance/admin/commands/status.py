@@ -25,7 +25,8 @@ def command(selection: ShardSelection, watch: bool, interval: float) -> None:
     """Show shards, leaders, groups, sizes and problems on one screen.
 
     Healthy groups share a line; the others show their instances and latest problems. The exit code is 1 if a shard does
-    not answer. With --watch the screen is redrawn; in a pipe, and with -o, only what differs from before is printed."""
+    not answer. With --watch the screen is redrawn; in a pipe, and with -o, only what differs from before is printed,
+    as JSON on one line."""
     from nstance.admin.shard import status_screen
 
     if watch:

@@ -48,7 +48,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         handler="health", summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
     ),
     ("GET", "/metrics"): Operation(
-        handler="metrics", summary="Metrics for Prometheus.", reply=openapi.TEXT, media="text/plain"
+        handler="metrics", summary="Metrics for Prometheus.", reply=openapi.TEXT, media="text/plain", names_shards=True
     ),
     ("GET", "/openapi.json"): Operation(handler="description", summary="This description.", reply={"type": "object"}),
     ("GET", "/config/status"): Operation(

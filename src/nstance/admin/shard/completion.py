@@ -11,7 +11,7 @@ from nstance.admin.client import Client
 from nstance.admin.event_loop import run
 from nstance.admin.shard import fanout, groups, instances
 from nstance.admin.shard_flags import ShardSelection
-from nstance.model.ids import ShardId
+from nstance.model.ids import ShardId, TenantId
 
 TIMEOUT_SECONDS = 1.0
 MAX_WORDS = 500
@@ -44,6 +44,7 @@ def _selection(params: dict[str, Any]) -> ShardSelection | None:
         several=chosen is None,
         identity=identity,
         timeout=TIMEOUT_SECONDS,
+        tenant=TenantId(tenant) if (tenant := params.get("tenant")) else None,
     )
 
 

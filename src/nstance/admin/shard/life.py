@@ -12,6 +12,7 @@ from nstance.admin.shard.records import Record, age, timestamp_ms
 from nstance.model.ids import ShardId
 
 MAX_EVENTS = 500
+INDENT = 26  # of what follows the times
 ENDED = ("deleted", "failed")
 
 
@@ -90,4 +91,4 @@ def lines(found: Record) -> Record:
     ]
     shown = {key: value for key, value in records.instance_lines(found).items() if key not in ("timeline", "report")}
     agent = {"agent_version": report["version"], "files": files, "files_error": report["files_error"]} if report else {}
-    return {**shown, "usage": usage(report), **agent}
+    return {**shown, "revision": records.short(found["revision"] or ""), "usage": usage(report), **agent}

@@ -141,7 +141,7 @@ def steps_left(record: Record, instances: Sequence[Record]) -> int:
     leaving = sum(each["state"] in LEAVING for each in members)
     drifted = sum(bool(each["drifted"]) for each in members if each["state"] not in LEAVING)
     missing = record["size"] - record["ready_size"]
-    excess = record["actual_size"] - record["size"]
+    excess = record["actual_size"] - record["size"] if not drifted else 0  # replacements are not one more step
     return int(max(0, missing) + max(0, excess) + leaving + drifted)
 
 

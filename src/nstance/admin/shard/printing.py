@@ -73,7 +73,8 @@ def print_instance_details(selection: ShardSelection, answers: Answers[life.Life
         record = life.record(shard, found)
         output.print_record(life.lines(record) if selection.is_table else record, selection.form)
         if selection.is_table:
-            output.print_lines(life.timeline_lines(record["timeline"], state=record["state"], now=now))
+            steps = life.timeline_lines(record["timeline"], state=record["state"], now=now)
+            output.print_lines(steps, indent=life.INDENT)
     answers.check()
 
 

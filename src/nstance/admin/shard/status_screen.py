@@ -4,6 +4,7 @@ The trap of repeating it: a shard that does not answer must be shown as such and
 """
 
 import contextlib
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -49,12 +50,17 @@ async def _repeat(selection: ShardSelection, *, interval: float, is_screen: bool
                 title = f"{output.timestamp(now)}  every {interval:g} s, Ctrl-C ends"
                 _redraw([title, "", *text.splitlines(), *map(output.escape, failures)])
             elif text != last:
-                click.echo(text, nl=False)
+                click.echo(_one_line(text) if selection.form == "json" else text, nl=False)
                 for line in failures:
                     output.note(line)
                 last = text
             await fanout.renew_if_due(clients, answers)
             await clock.sleep(interval)
+
+
+def _one_line(text: str) -> str:
+    """A program that follows reads line by line."""
+    return json.dumps(json.loads(text), ensure_ascii=False) + "\n"
 
 
 def _text(selection: ShardSelection, answers: fanout.Answers[ShardView], now: float) -> str:

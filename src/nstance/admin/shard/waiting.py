@@ -66,7 +66,7 @@ async def until_stable(
         if wanted and not is_checked and not answers.failures:
             found = {name for _, state in answers.results for name in state.names}
             if unknown := [name for name in wanted if name not in found]:
-                near = errors.did_you_mean(unknown[0], found)
+                near = errors.did_you_mean(unknown[0], (name for _, state in answers.results for name in state.known))
                 raise errors.CommandError(
                     f"there is no group {', '.join(unknown)}{near}; see `nstance-admin group list`"
                 )
@@ -94,6 +94,7 @@ class _State:
     unstable: list[str] = field(default_factory=list)  # a line for each unstable group
     notes: list[str] = field(default_factory=list)  # a line for each stable group that needs attention
     names: list[str] = field(default_factory=list)  # the groups that were checked
+    known: list[str] = field(default_factory=list)  # all groups
     left: int = 0  # steps to go
     expected: float = 0.0  # seconds that the server expects rollouts to take; 0: unknown
 
@@ -101,7 +102,7 @@ class _State:
 async def _check(client: Client, wanted: Sequence[str]) -> _State:
     found = await groups.list_groups(client)
     all_instances = [instance(client.shard, each) for each in await instances.list_instances(client)]
-    state = _State()
+    state = _State(known=[each.key for each in found])
     for each in found:
         if wanted and each.key not in wanted:
             continue

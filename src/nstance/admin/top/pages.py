@@ -11,6 +11,7 @@ from nstance.admin.top import details, model, tables
 from nstance.admin.top.lines import GAP, Line, between, cropped, line
 from nstance.admin.top.model import STATES, Fleet
 from nstance.admin.top.state import TABS, Page, Row, Shown, State, current
+from nstance.model.counts import count
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
 MAX_SHARD_LINES = 4
@@ -92,7 +93,7 @@ def _shard(shard: Record) -> Line:
 def _totals(fleet: Fleet, surface: Surface) -> Line:
     """Also the legend of the signs."""
     total: Counter[str] = sum(model.counts(fleet).values(), Counter())
-    parts: list[tuple[str, str]] = [(f"{total.total()} instances in {len(fleet.groups)} groups", "")]
+    parts: list[tuple[str, str]] = [(f"{count(total.total(), 'instance')} in {count(len(fleet.groups), 'group')}", "")]
     present = [state for state in reversed(STATES) if total[state]]
     parts += [(f"{GAP}{surface.sign(state)} {total[state]} {state}", STATES[state][0]) for state in present]
     return tuple(parts)
@@ -125,8 +126,7 @@ def _body(fleet: Fleet, state: State, surface: Surface) -> tuple[list[Line], Sho
 def _group(fleet: Fleet, state: State, surface: Surface) -> tuple[list[Line], Shown]:
     shard, name = state.place.subject
     facts = details.group(fleet, shard, name)[: surface.height // 2]
-    count = max(0, min(5, surface.height // 5))
-    newest = model.event_rows(fleet, "", (shard, name))[-count:] if count else []
+    newest = model.event_rows(fleet, "", (shard, name))[-min(5, max(1, surface.height // 5)) :]
     is_wide = surface.width >= tables.WIDE
     events = [tables.event(each, several=False, is_wide=is_wide, with_group=False) for each in newest]
     room = surface.height - len(facts) - len(events) - bool(events) * 2
@@ -157,12 +157,13 @@ def _table(
     first, last = _window(keys, chosen, height)
     rows = table.rows[first:last] if len(table.rows) == len(keys) else table.rows
     lines = [line((f"  {table.head}", "bold"))]
-    for key, row in zip(keys[first:last], rows, strict=True):
+    for key, (row, *further) in zip(keys[first:last], rows, strict=True):
         if key == chosen:
             text = "".join(part for part, _ in row)
             lines.append(line((f"> {text}", "reverse")))
         else:
             lines.append(line("  ", *row))
+        lines += [line("  ", *each) for each in further]
     return lines, shown
 
 

@@ -34,13 +34,13 @@ DETAIL_SECONDS = 2.0
 
 async def run(selection: ShardSelection) -> None:
     """Until the person quits. What the client says meanwhile is printed at the end: it would be lost on the screen."""
-    said = io.StringIO()
+    messages = io.StringIO()
     try:
         async with fanout.open_clients(selection) as clients:
-            with screen.opened() as opened, contextlib.redirect_stderr(said):
+            with screen.opened() as opened, contextlib.redirect_stderr(messages):
                 await Top(clients, opened, SystemClock(), SystemRng()).run()
     finally:
-        sys.stderr.write(said.getvalue())
+        sys.stderr.write(messages.getvalue())
 
 
 class Top:

@@ -62,7 +62,8 @@ class Screen:
         self._window.erase()
         for y, parts in enumerate(lines[:height]):
             x = 0
-            for text, style in parts:
+            for original, style in parts:
+                text = original if self.is_unicode else original.replace("…", "~").encode("ascii", "replace").decode()
                 # The lower right cell cannot be written without an error: the cursor has no place after it.
                 with contextlib.suppress(curses.error):
                     self._window.addstr(y, x, text, self._styles.get(style, 0))

@@ -1,5 +1,6 @@
 """Rows of `top`: groups with a cell for each instance, instances, events. Pure."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,15 +21,18 @@ Sign = Callable[[str], str]
 class Sized(Protocol):
     @property
     def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     head: str
-    rows: Sequence[Line]
+    rows: Sequence[Sequence[Line]]  # the lines of each row; several only if all rows fit with them
 
 
 def groups(fleet: Fleet, rows: Sequence[Record], surface: Sized, sign: Sign) -> Table:
+    """Every instance is a cell. If there is no room for all of them, each group has one line that shows shares."""
     counts = model.counts(fleet)
     sizes = [f"{each['ready_size']}/{each['size']}" for each in rows]
     shards = ["SHARD", *(each["shard"] for each in rows)] if fleet.several else []
@@ -40,24 +44,33 @@ def groups(fleet: Fleet, rows: Sequence[Record], surface: Sized, sign: Sign) -> 
     longest = max((len(each) for each in notes), default=0)
     for_notes = min(longest, rest // 2)
     for_cells = rest - (for_notes + 2 if for_notes else 0)
+    totals = [counts[each["shard"], each["group"]].total() for each in rows]
+    heights = [max(1, math.ceil(total / max(1, for_cells))) for total in totals]
+    if sum(heights) >= surface.height or not for_cells:
+        heights = [1] * len(rows)
     found = []
-    for each, size, note in zip(rows, sizes, notes, strict=True):
+    for each, size, note, height in zip(rows, sizes, notes, heights, strict=True):
         is_calm = model.is_calm(each)
-        states = model.cells(counts[each["shard"], each["group"]], for_cells)
-        cells = [(sign(state) * len(list(run)), STATES[state][0]) for state, run in groupby(states)]
+        states = model.cells(counts[each["shard"], each["group"]], for_cells * height)
+        first_line, *further = [states[line * for_cells : (line + 1) * for_cells] for line in range(height)]
         parts = [
             ("  " if is_calm else "! ", "" if is_calm else "warn"),
             (fit(each["shard"], first) + GAP if first else "", "dim"),
             (fit(each["group"], second) + GAP, "" if is_calm else "bold"),
             (f"{size:>{third}}{GAP}", "" if each["ready_size"] >= each["size"] else "warn"),
-            *cells,
+            *_cells(first_line, sign),
         ]
         if for_notes:
-            parts += [(" " * (for_cells - len(states)) + GAP, ""), (fit(note, for_notes), "warn")]
-        found.append(tuple(parts))
+            parts += [(" " * (for_cells - len(first_line)) + GAP, ""), (fit(note, for_notes), "warn")]
+        indent = " " * (used - MARGIN)
+        found.append([tuple(parts), *(((indent, ""), *_cells(part, sign)) for part in further)])
     titles = [(fit("SHARD", first) + GAP) if first else "", fit("GROUP", second), GAP, f"{'READY':>{third}}", GAP]
     head = "  " + "".join(titles) + fit("INSTANCES", for_cells) + (f"{GAP}NOTES" if for_notes else "")
     return Table(head, found)
+
+
+def _cells(states: Sequence[str], sign: Sign) -> list[tuple[str, str]]:
+    return [(sign(state) * len(list(run)), STATES[state][0]) for state, run in groupby(states)]
 
 
 def instances(
@@ -86,7 +99,7 @@ def instances(
             for (title, _, cells), size in zip(columns, sizes, strict=True)
         ]
         on_demand = "on-demand " if each.get("on_demand") else ""
-        found.append((*parts, (on_demand + model.note(each), "warn")))
+        found.append([(*parts, (on_demand + model.note(each), "warn"))])
     titles = [fit(title, size) + GAP for (title, _, _), size in zip(columns, sizes, strict=True)]
     return Table("".join(titles) + "NOTES", found)
 

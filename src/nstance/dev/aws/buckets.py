@@ -1,10 +1,14 @@
-"""Buckets whose versioning is suspended, where moto fails.
+"""Buckets as S3 has them: one of several writers wins, and versions can be deleted while versioning is suspended.
 
-moto takes such a bucket for one that never had versions: a call that deletes a delete marker ends in an internal error, and
-Terraform repeats it for an hour. S3 still deletes version by version. So moto is not told of the suspension.
+moto answers in threads, and two conditional writes at once may both succeed. So writes go to it one after the other.
+It takes a bucket with suspended versioning for one that never had versions: a call that deletes a delete marker ends in an
+internal error, and Terraform repeats it for an hour. So it is not told of the suspension.
 """
 
+import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
@@ -18,6 +22,16 @@ _BUCKET = re.compile(r"/([^/]+)/?")
 class Buckets:
     def __init__(self) -> None:
         self._suspended: set[str] = set()
+        self._writing = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, request: web.Request) -> AsyncIterator[None]:
+        """Reads go beside each other."""
+        if request.method in ("GET", "HEAD"):
+            yield
+            return
+        async with self._writing:
+            yield
 
     def answer(self, request: web.Request, body: bytes) -> Reply | None:
         """None: moto answers."""

@@ -139,7 +139,8 @@ def run_moto(program: Path, folder: Path, *, port: int = 0) -> Iterator[str]:
     log = folder / "moto.log"
     with log.open("wb") as output:
         command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        # Ctrl+C is for the program that uses it, which first ends its own calls.
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
     try:
         yield _wait_for(process, log)
     finally:

@@ -136,9 +136,15 @@ class StandIn:
         handler = self._handlers.get((service, action))
         if handler is not None:
             return await handler(params, body, headers), 200, {"Content-Type": "text/xml"}
-        if service == "s3" and (answer := self._buckets.answer(request, body)) is not None:
+        if service == "s3":
+            return await self._answer_s3(call, request, headers)
+        return await self._moto.forward(request.method, request.path_qs, headers, body)
+
+    async def _answer_s3(self, call: Call, request: web.Request, headers: Mapping[str, str]) -> Reply:
+        if (answer := self._buckets.answer(request, call.body)) is not None:
             return answer
-        reply = await self._moto.forward(request.method, request.path_qs, headers, body)
+        async with self._buckets.turn(request):
+            reply = await self._moto.forward(request.method, request.path_qs, headers, call.body)
         if self.policy is not None:
             self._permissions.check_missing(self.policy, call, reply[1])
         return reply

@@ -1,8 +1,9 @@
 """Whether Cluster API's own controllers run, or the operator has to write what they would.
 
 They leave a phase on the Cluster, and it stays when somebody removes them. What shows their absence is an object that changed
-and that they did not look at: they note the generation of what they have seen. The trap: a controller that restarts or is
-upgraded is away for a moment too, so only a long silence counts.
+and that they did not look at: they note the generation of what they have seen. The traps: a controller that restarts or is
+upgraded is away for a moment too, so only a long silence counts. And one object that they cannot process proves nothing
+while they look at others.
 """
 
 from collections.abc import Callable
@@ -22,14 +23,16 @@ def is_unseen(item: Object) -> bool:
     """Whether an object changed since Cluster API looked at it. Paused and leaving ones may wait."""
     if resources.is_being_deleted(item) or resources.is_paused(None, item):
         return False
-    status = resources.status(item)
-    noted = [status.get("observedGeneration"), *(each.get("observedGeneration") for each in conditions(status))]
-    return max((each for each in noted if isinstance(each, int)), default=0) < resources.generation(item)
+    return seen_generation(item) < resources.generation(item)
 
 
-def conditions(status: Object) -> list[Object]:
-    """Those of Cluster API: the operator writes one of them on a Cluster where nobody else does."""
-    return [each for each in status.get("conditions") or () if each.get("type") != "ControlPlaneInitialized"]
+def seen_generation(item: Object | None) -> int:
+    """The generation that Cluster API last looked at. One condition of a Cluster does not count: the operator writes it
+    where nobody else does."""
+    status = resources.status(item or {})
+    found = [each for each in status.get("conditions") or () if each.get("type") != "ControlPlaneInitialized"]
+    noted = (each.get("observedGeneration") for each in (status, *found))
+    return max((each for each in noted if isinstance(each, int)), default=0)
 
 
 class ClusterApi:
@@ -37,6 +40,7 @@ class ClusterApi:
         """`mirrors` of KINDS, in the operator's namespace. `cluster`: the name of the Cluster."""
         self._mirrors, self._name, self._clock = mirrors, cluster, clock
         self._unseen_since: dict[str, float] = {}  # by UID
+        self._last_looked = -GONE_SECONDS  # when they last looked at anything
         self._callbacks: list[Callable[[], None]] = []
         self._is_gone = False
         for mirror in mirrors.values():
@@ -56,6 +60,8 @@ class ClusterApi:
         return next(found, None)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
+        if seen_generation(new) > seen_generation(old):
+            self._last_looked = self._clock.monotonic()
         if new is not None and is_unseen(new):
             self._unseen_since.setdefault(resources.uid(new), self._clock.monotonic())
         else:
@@ -71,7 +77,7 @@ class ClusterApi:
         if cluster is None or resources.is_paused(cluster):
             return
         now = self._clock.monotonic()
-        is_gone = any(now - since >= GONE_SECONDS for since in self._unseen_since.values())
+        is_gone = any(now - max(since, self._last_looked) >= GONE_SECONDS for since in self._unseen_since.values())
         if is_gone != self._is_gone:
             self._is_gone = is_gone
             for callback in self._callbacks:

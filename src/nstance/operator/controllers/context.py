@@ -18,6 +18,7 @@ from nstance.operator.controllers.resources import Condition
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import KEY_SECRET, ON_DEMAND_NAMESPACES, SERVICE_ACCOUNT, Endpoint
 from nstance.operator.shards.ports import Listener, Shards, ShardUnreachableError
+from nstance.telemetry.traces import Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ class ControllerContext:
     metrics: Metrics
     clock: Clock
     rng: Rng
+    tracer: Tracer | None = None  # if traces are exported
 
     def queue(
         self, name: str, reconcile: Callable[[str], Awaitable[float | None]], *, workers: int = 4

@@ -2,12 +2,12 @@
 
 They reach a Node twice. Vars of the group carry them into userdata, for the flags of the kubelet: a Node that registers with
 its taints never gets a pod too early. And the operator writes them on the Node, which also works for labels that a kubelet
-may not set, and for changes. What was written is noted on the Node, so that a removed one goes. The trap: whoever removes a
-start-up taint must not get it back, so it is added only while the Node is not ready: no pod has run there yet.
+may not set, and for changes. What was written is noted on the Node, so that a removed one goes. The trap: a start-up
+taint that a program has removed must not come back, so it is added only while the Node is not ready: no pod has run there.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nstance.kube import errors, kinds
@@ -17,6 +17,8 @@ from nstance.operator.controllers import resources
 LABELS_VAR = "kubelet_node_labels"  # as --node-labels takes them
 TAINTS_VAR = "kubelet_register_with_taints"  # as --register-with-taints takes them
 APPLIED_ANNOTATION = "nstance.dev/node-settings"  # JSON: the keys that the operator has written
+HINTS_ANNOTATION = "nstance.dev/autoscaler-hints"  # of a MachinePool: which of these the operator has written
+AUTOSCALER_CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
 _RESERVED = ("kubernetes.io", "k8s.io")  # a kubelet refuses to start with other labels of these domains
 _ALLOWED = ("node.kubernetes.io", "kubelet.kubernetes.io")
 
@@ -31,11 +33,41 @@ def vars_of(spec: Object) -> dict[str, str] | None:
     labels = resources.as_object(node.get("labels"))
     taints = [*(node.get("taints") or ()), *(node.get("startupTaints") or ())]
     found = {
-        LABELS_VAR: ",".join(f"{key}={labels[key]}" for key in sorted(labels) if _is_allowed_for_kubelets(key)),
-        TAINTS_VAR: ",".join(f"{each['key']}={each.get('value', '')}:{each['effect']}" for each in taints),
+        LABELS_VAR: _join_labels({key: labels[key] for key in labels if _is_allowed_for_kubelets(key)}),
+        TAINTS_VAR: _join_taints(taints),
     }
     given = {key: value for key, value in found.items() if value}
     return {**given, **(own or {})} if given else own
+
+
+def autoscaler_hints(machine_pool: Object, settings: Object) -> dict[str, str | None]:
+    """Changes of a MachinePool's annotations that tell cluster-autoscaler what a new Node will have, for a pool without
+    nodes. A person's own value stays."""
+    annotations = resources.annotations(machine_pool)
+    ours = annotations.get(HINTS_ANNOTATION, "").split(",")
+    wanted = {
+        "labels": _join_labels(resources.as_object(settings.get("labels"))) or None,
+        "taints": _join_taints(settings.get("taints") or ()) or None,
+    }
+    changes: dict[str, str | None] = {}
+    for name, value in wanted.items():
+        current = annotations.get(f"{AUTOSCALER_CAPACITY}/{name}")
+        if current != value and (name in ours or current is None):
+            changes[f"{AUTOSCALER_CAPACITY}/{name}"] = value
+    if changes:
+        kept = {name for name in ours if wanted.get(name)} | {
+            key.rpartition("/")[2] for key, each in changes.items() if each
+        }
+        changes[HINTS_ANNOTATION] = ",".join(sorted(kept)) or None
+    return changes
+
+
+def _join_labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={labels[key]}" for key in sorted(labels))
+
+
+def _join_taints(taints: Iterable[Object]) -> str:
+    return ",".join(f"{each['key']}={each.get('value', '')}:{each['effect']}" for each in taints)
 
 
 def _is_allowed_for_kubelets(label: str) -> bool:

@@ -347,6 +347,10 @@ class Pools(Controller):
         if ids != (resources.spec(pool).get("providerIDList") or []):
             await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"providerIDList": ids})
         if machine_pool is not None:
+            if hints := node_settings.autoscaler_hints(machine_pool, node_settings.settings_of(pool)):
+                change = {"metadata": {"annotations": hints}}
+                name = resources.name(machine_pool)
+                await self._kube.patch(kinds.MACHINE_POOL, name, change, namespace=self._namespace)
             if is_scaled_elsewhere(machine_pool):
                 await self._show_replicas(machine_pool, owned)
             if not self._has_cluster_api_controllers(machine_pool):

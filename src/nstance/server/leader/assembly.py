@@ -114,6 +114,7 @@ def assemble(
             post=parts.inbox.post,
             wait_deregistered=load_balancers.wait_deregistered,
             on_console_output=ConsoleOutput(env.issuer, parts.event_log).record,
+            traces=env.traces,
         )
     )
     shard = Shard(
@@ -166,6 +167,7 @@ def assemble(
         agents=agents,
         readiness=readiness,
         issuer=env.issuer,
+        traces=env.traces,
         vm_requests=vm_requests,
         file_sets=FileSets(
             store=env.store,

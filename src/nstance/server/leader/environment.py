@@ -21,6 +21,7 @@ from nstance.server.identity.issuer import Issuer
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.history import Keeper
 from nstance.server.state.commits import Committed
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.telemetry.metrics import Metrics
 
 
@@ -62,6 +63,7 @@ class Environment:
     ports: Callable[[TermContext], Sequence[Port]]
     history: Keeper
     metrics: Metrics
+    traces: InstanceTraces | None = None  # if they are exported
     open_balancers: OpenBalancers | None = None  # None: only those of the provider
     cache: Cache | None = None  # for what was learned from the provider
     watchdog: Callable[[Term, float], AbstractContextManager[object]] = lambda term, length: contextlib.nullcontext()

@@ -85,6 +85,8 @@ class Leader:
         on_commit = self._env.observers.on_commit
         parts = ShardParts.make(term, writer, shard_state, clock=self._env.clock, ids=self.ids, on_commit=on_commit)
         parts.commits.subscribe(self._history.observe)
+        if self._env.traces is not None:
+            parts.commits.subscribe(self._env.traces.observe)
         self._commits = parts.commits
         self._history.restore(shard_state.instances)
         return parts
