@@ -31,6 +31,7 @@ COMMANDS = {
     "events": ("nstance.admin.commands.events:command", "Show what happened, and why"),
     "status": ("nstance.admin.commands.status:command", "Show shards, leaders, groups and problems on one screen"),
     "doctor": ("nstance.admin.commands.doctor:command", "Check clocks, storage, certificates, ports and versions"),
+    "token": ("nstance.admin.commands.token:command", "Manage the tokens of people for serve"),
     "serve": ("nstance.admin.commands.serve:command", "Serve an HTTP API"),
     "wait": ("nstance.admin.commands.wait:command", "Wait until groups are stable"),
     "completion": ("nstance.admin.commands.completion:command", "Print the completion script for your shell"),

@@ -40,7 +40,8 @@ def test_the_commands_of_the_specification_are_there() -> None:
 READING = (
     "config diff, config status, group list, group show, group plan, group history, instance list, instance show, "
     "events, status, wait, doctor, serve, completion, cluster operators, cluster ca show, cluster nonce-key show, "
-    "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup"
+    "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup, "
+    "token list"
 )
 
 

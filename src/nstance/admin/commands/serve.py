@@ -11,6 +11,8 @@ from nstance.admin.help import Command
 from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target, flag
 from nstance.admin.shard_flags import ShardSelection, all_shards_flags
 from nstance.config import addresses
+from nstance.model import roles
+from nstance.model.roles import Role
 
 if TYPE_CHECKING:
     from nstance.config.addresses import Address
@@ -22,7 +24,7 @@ LOOPBACK, ALL_INTERFACES = "127.0.0.1:8080", ":8080"
 EXAMPLES = """\
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993 --allow-changes --storage-bucket my-bucket
-nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --token-file token
+nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --tokens-file tokens.json
 curl -H "Authorization: Bearer $(cat token)" 'https://admin.example:8443/v1/groups'
 """
 
@@ -66,8 +68,15 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )
 @flag("--tls-cert", type=_file, help="The certificate, in PEM. Browsers reject Ed25519.")
 @flag("--tls-key", type=_file, help="Its key.")
-@flag("--token-file", type=_file, help=f"The bearer token that clients must send; or {TOKEN_VARIABLE}.")
+@flag("--tokens-file", type=_file, help="Tokens of people with their roles and tenants, from `token create`.")
+@flag("--token-file", type=_file, help=f"One bearer token for all clients, without a role; or {TOKEN_VARIABLE}.")
 @flag("--client-ca", type=_file, help="Accept clients with a certificate of this CA instead.")
+@flag(
+    "--client-role",
+    type=click.Choice(roles.NAMES),
+    default=Role.OPERATOR.value,
+    help="Of client certificates that carry no role of Nstance.",
+)
 @flag(
     "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
 )
@@ -86,14 +95,18 @@ def command(
     client_ca: Path | None,
     allow_changes: bool,
     access_log: str | None,
+    tokens_file: Path | None,
+    client_role: str,
     **storage: str | None,
 ) -> None:
     """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
 
-    An address that other machines can reach requires a TLS certificate, and a token or a client CA."""
-    from nstance.admin import errors
+    An address that other machines can reach requires a TLS certificate, and tokens, a client CA or an identity provider."""
+    from nstance.admin import errors, output
     from nstance.admin.event_loop import run
     from nstance.admin.http import access, server
+    from nstance.admin.tokens import TokenFile
+    from nstance.clock import SystemClock
 
     if bind is None:
         bind = addresses.parse(LOOPBACK if tls_cert is None else ALL_INTERFACES)
@@ -104,7 +117,13 @@ def command(
         with token_file.open("rb") as file:
             token = file.read(MAX_TOKEN_FILE_BYTES).decode("utf-8", "replace").strip()
     guard = access.Access(
-        token=token, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca, allow_changes=allow_changes
+        token=token,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+        allow_changes=allow_changes,
+        tokens=TokenFile(tokens_file, SystemClock(), on_problem=output.note) if tokens_file is not None else None,
+        client_role=Role(client_role),
     )
     try:
         guard.check(bind)

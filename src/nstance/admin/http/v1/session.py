@@ -15,6 +15,7 @@ from nstance.admin.http.v1.fields import field
 from nstance.admin.http.v1.replies import answer
 from nstance.admin.http.v1.routing import Call, Route
 from nstance.clock import Clock
+from nstance.model.roles import Role
 
 
 class SessionRoutes:
@@ -64,7 +65,8 @@ class SessionRoutes:
         return self._answer(call, caller)
 
     async def log_out(self, call: Call) -> web.Response:
-        response = self._answer(call, Caller(person="", can_change=False), has_session=False)
+        nobody = Caller(person="", role=Role.VIEWER, allows_changes=False)
+        response = self._answer(call, nobody, has_session=False)
         response.del_cookie(COOKIE, path="/")
         return response
 
@@ -73,26 +75,31 @@ class SessionRoutes:
         session, request = caller.session, call.request
         is_new = session is None and has_session and (request.method == "POST" or "Sec-Fetch-Site" in request.headers)
         if is_new:
-            session = self._sessions.create(caller.person, can_change=caller.can_change)
+            session = self._sessions.create(caller.person, caller.role, tenant=caller.tenant, token=caller.token)
         body = {
             "person": caller.person,
+            "role": caller.role.value,
             "can_change": caller.can_change,
             "has_storage": self._has_storage,
             "version": metadata.version("nstance"),
             "cluster": self._client.identity.who.cluster,
-            "tenant": self._client.identity.who.tenant,
+            "tenant": caller.tenant or self._client.tenant,
             "shards": self._shards,
             "csrf_token": self._sessions.csrf_token(session) if session is not None else None,
         }
         response = answer(call, body)
         if is_new and session is not None:
-            response.set_cookie(
-                COOKIE,
-                self._sessions.cookie(session),
-                max_age=int(LIFE_SECONDS),
-                path="/",
-                httponly=True,
-                samesite="Strict",
-                secure=request.secure,
-            )
+            set_cookie(request, response, self._sessions.cookie(session))
         return response
+
+
+def set_cookie(request: web.Request, response: web.Response, cookie: str) -> None:
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(LIFE_SECONDS),
+        path="/",
+        httponly=True,
+        samesite="Strict",
+        secure=request.secure,
+    )
