@@ -29,6 +29,7 @@ COMMANDS = {
     ),
     "instance": ("nstance.admin.commands.instance:command", "List, create, replace and delete instances"),
     "events": ("nstance.admin.commands.events:command", "Show what happened, and why"),
+    "audit": ("nstance.admin.commands.audit:command", "Show who did what, and check that the journal is unaltered"),
     "status": ("nstance.admin.commands.status:command", "Show shards, leaders, groups and problems on one screen"),
     "doctor": ("nstance.admin.commands.doctor:command", "Check clocks, storage, certificates, ports and versions"),
     "token": ("nstance.admin.commands.token:command", "Manage the tokens of people for serve"),

@@ -41,7 +41,7 @@ READING = (
     "config diff, config status, group list, group show, group plan, group history, instance list, instance show, "
     "events, status, wait, doctor, serve, completion, cluster operators, cluster ca show, cluster nonce-key show, "
     "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup, "
-    "token list"
+    "token list, audit list, audit export, audit verify"
 )
 
 
