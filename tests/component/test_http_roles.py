@@ -51,6 +51,8 @@ ROUTES: Mapping[tuple[str, str], Role | None] = {
     ("GET", "/v1/session"): None,
     ("POST", "/v1/session"): None,
     ("DELETE", "/v1/session"): None,
+    ("GET", "/v1/login"): None,
+    ("GET", "/v1/login/callback"): None,
     ("GET", "/v1/shards"): Role.VIEWER,
     ("GET", "/v1/alarms"): Role.VIEWER,
     ("GET", "/v1/status"): Role.VIEWER,
@@ -155,6 +157,7 @@ async def ask(browser: Browser, row: tuple[str, str], instance: str, token: str,
         query["group"] = "own"
     unselected = (
         "/v1/session",
+        "/v1/login",
         "/v1/alarms",
         "/v1/watch",
         "/v1/forecasts",

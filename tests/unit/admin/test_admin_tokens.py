@@ -46,13 +46,13 @@ def test_a_token_is_valid_until_it_expires_or_is_removed(tmp_path: Path) -> None
 
 
 def test_a_file_that_becomes_unreadable_lets_nobody_in_and_says_so(tmp_path: Path) -> None:
-    path, clock, said = tmp_path / "tokens.json", HandClock(), list[str]()
+    path, clock, problems = tmp_path / "tokens.json", HandClock(), list[str]()
     text, token = created()
     tokens.store(path, {token.id: token})
-    file = TokenFile(path, clock, on_problem=said.append)
+    file = TokenFile(path, clock, on_problem=problems.append)
     path.unlink()
     clock.now += tokens.CHECK_SECONDS
-    assert (file.find(text), len(said)) == (None, 1)
+    assert (file.find(text), len(problems)) == (None, 1)
     tokens.store(path, {token.id: token})
     clock.now += tokens.CHECK_SECONDS
     assert file.find(text) == token

@@ -25,6 +25,7 @@ EXAMPLES = """\
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993 --allow-changes --storage-bucket my-bucket
 nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --tokens-file tokens.json
+nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --oidc-config oidc.json
 curl -H "Authorization: Bearer $(cat token)" 'https://admin.example:8443/v1/groups'
 """
 
@@ -70,6 +71,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @flag("--tls-key", type=_file, help="Its key.")
 @flag("--tokens-file", type=_file, help="Tokens of people with their roles and tenants, from `token create`.")
 @flag("--token-file", type=_file, help=f"One bearer token for all clients, without a role; or {TOKEN_VARIABLE}.")
+@flag("--oidc-config", type=_file, help="An identity provider, and what its groups may do; see docs/access.md.")
 @flag("--client-ca", type=_file, help="Accept clients with a certificate of this CA instead.")
 @flag(
     "--client-role",
@@ -97,6 +99,7 @@ def command(
     access_log: str | None,
     tokens_file: Path | None,
     client_role: str,
+    oidc_config: Path | None,
     **storage: str | None,
 ) -> None:
     """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
@@ -105,6 +108,7 @@ def command(
     from nstance.admin import errors, output
     from nstance.admin.event_loop import run
     from nstance.admin.http import access, server
+    from nstance.admin.http.oidc import settings
     from nstance.admin.tokens import TokenFile
     from nstance.clock import SystemClock
 
@@ -124,9 +128,12 @@ def command(
         allow_changes=allow_changes,
         tokens=TokenFile(tokens_file, SystemClock(), on_problem=output.note) if tokens_file is not None else None,
         client_role=Role(client_role),
+        has_logins=oidc_config is not None,
     )
     try:
         guard.check(bind)
     except errors.CommandError as problem:
         raise click.UsageError(str(problem)) from None
-    run(server.serve(selection, bind, guard, server.ServeOptions(storage=_target(storage), access_log=access_log)))
+    oidc = settings.load(oidc_config) if oidc_config is not None else None
+    options = server.ServeOptions(storage=_target(storage), access_log=access_log, oidc=oidc)
+    run(server.serve(selection, bind, guard, options))

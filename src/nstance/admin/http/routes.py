@@ -12,6 +12,7 @@ from nstance.admin.http import access, stream
 from nstance.admin.http.access_log import AccessLog
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import Forecasts
+from nstance.admin.http.oidc.provider import Provider
 from nstance.admin.http.openapi import Operation
 from nstance.admin.http.pages import Pages
 from nstance.admin.http.problems import ProblemError
@@ -32,10 +33,11 @@ LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What `serve` may have beyond shards: storage to read, and a log of requests."""
+    """What `serve` may have beyond shards: storage to read, a log of requests, and an identity provider."""
 
     storage: Target | None = None
     log: AccessLog | None = None
+    provider: Provider | None = None  # of identities
 
 
 def application(
@@ -56,6 +58,8 @@ def application(
             forecasts=forecasts,
             storage=extras.storage,
             clock=clock,
+            rng=rng,
+            provider=extras.provider,
         )
         found = {(route.method, route.path): route for route in routes_v1(context)}
         return TenantView(fleet=fleet, forecasts=forecasts, routes=found, old_routes=Api(clients, streams, pages))

@@ -66,6 +66,7 @@ class Route:
     role: Role = Role.VIEWER  # required, unless it is a dry run
     is_public: bool = False
     is_partial: bool = True  # some shards may fail: 207
+    is_redirect: bool = False  # it sends the browser elsewhere
 
     @property
     def path_names(self) -> list[str]:
@@ -123,7 +124,9 @@ def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
 def _describe(route: Route) -> dict[str, Any]:
     content = {media: {"schema": route.reply if media == "application/json" else TEXT} for media in route.media}
     responses: dict[str, Any] = {"200": {"description": "Done.", "content": content}}
-    if route.method == "GET" and route.media[0] == "application/json":
+    if route.is_redirect:
+        responses = {"302": {"description": "Go there.", "headers": {"Location": {"schema": TEXT}}}}
+    elif route.method == "GET" and route.media[0] == "application/json":
         etag = {"description": "Of this answer, for If-None-Match.", "schema": TEXT}
         responses["200"]["headers"] = {"ETag": etag}
         responses["304"] = {"description": "The answer is still the one with the ETag of If-None-Match."}

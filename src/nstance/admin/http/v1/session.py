@@ -5,7 +5,8 @@ from importlib import metadata
 from aiohttp import web
 
 from nstance.admin.client import Client
-from nstance.admin.http.access import CALLER, Access, Caller
+from nstance.admin.http import problems
+from nstance.admin.http.access import CALLER, HEADERS, Access, Caller
 from nstance.admin.http.openapi import ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import LOGINS, RateLimit
@@ -49,10 +50,16 @@ class SessionRoutes:
     async def show(self, call: Call) -> web.Response:
         caller: Caller | None = call.request.get(CALLER)
         if caller is None:
-            raise ProblemError(
-                401, "log in first: POST the token to /v1/session", headers={"WWW-Authenticate": "Bearer"}
-            )
+            return self._log_in_first()
         return self._answer(call, caller)
+
+    def _log_in_first(self) -> web.Response:
+        """Says which ways to log in there are."""
+        ways = {"token": "/v1/session"} if self._guard.has_tokens else {}
+        ways |= {"provider": "/v1/login"} if self._guard.has_logins else {}
+        detail = "log in first: POST the token to /v1/session" + (", or go to /v1/login" if "provider" in ways else "")
+        headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
+        return problems.response(401, detail, headers=headers, more={"login": ways})
 
     async def log_in(self, call: Call) -> web.Response:
         assert self._logins is not None
