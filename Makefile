@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox dev-aws test-dev-aws test-terraform clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -121,7 +121,10 @@ $(FAKEPVE)/bin/fakepve:
 	@$(FAKEPVE)/bin/pip install --quiet --disable-pip-version-check fakepve==0.5.0
 
 test-proxmox: tools $(FAKEPVE)/bin/fakepve ## Run the tests of the provider proxmox against a stand-in of its API
-	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_PROXMOX_SCHEDULES=300 $(BIN)/pytest -q -k proxmox tests/contracts/test_provider_contract.py tests/component/test_provider_proxmox.py
+	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_PROXMOX_SCHEDULES=300 $(BIN)/pytest -q -k proxmox tests/contracts/test_provider_contract.py tests/component/test_provider_proxmox.py tests/component/test_deploy_proxmox.py
+
+test-hybrid: tools $(FAKEPVE)/bin/fakepve $(MOTO)/.$(MOTO_VERSION) ## Run one cluster with shards on all providers whose stand-ins can be installed
+	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -s -n 0 tests/component/test_hybrid.py
 
 test-pythons: install ## Run the smoke test and the agent tests with the oldest and newest Python (PYTHONS=)
 	@PYTHONS="$(PYTHONS)" scripts/test-pythons.sh
@@ -145,7 +148,7 @@ aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500
 	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
 
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
-	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/e2e/test_operator_process.py
+	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py
 
 test-stores: tools ## Run the storage contract against MinIO, Versity's gateway and servers to refuse (needs Go)
 	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py -k "minio or versitygw or real_servers"
@@ -227,6 +230,12 @@ test-dev-aws: tools agent-bundle $(MOTO)/.$(MOTO_VERSION) ## Boot instances of t
 
 test-terraform: tools agent-bundle server-bundle $(MOTO)/.$(MOTO_VERSION) ## Test the Terraform modules against a stand-in for AWS (needs Terraform, bwrap)
 	@NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHON=$(BIN)/python scripts/test-terraform.sh
+
+clusterctl: install ## Build dist/clusterctl: the provider's components and templates for clusterctl (needs kubectl)
+	@$(BIN)/python scripts/build_clusterctl.py
+
+test-charts: tools ## Test overlays, Helm charts and clusterctl with the real programs (needs Go)
+	@PYTHONPATH=tests $(BIN)/python -m support.go_programs $(BIN)/pytest -q -rs tests/component/packaging
 
 $(PROGRAMS): install ## Create bin/<program>
 	@mkdir -p bin

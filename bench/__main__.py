@@ -26,7 +26,8 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("kubernetes", "12"),),
     (("cold_start", "10"),),
     (("churn", "24"),),
-    (("aws", "31 32 33 34"),),
+    (("aws", "31 32 33 34 35"),),
+    (("proxmox", "36"),),
     (("crowd", "7 8 9 11 17"),),
     (("dashboard", "30"),),
 )

@@ -1,4 +1,4 @@
-"""Rows 31 to 34: the AWS provider: from a notice to RunInstances, 1,000 launches, memory, the leader address."""
+"""Rows 31 to 35: the AWS provider: from a notice to RunInstances, 1,000 launches, memory, leader address, fallback."""
 
 import asyncio
 import contextlib
@@ -17,6 +17,7 @@ from nstance.v1 import agent_pb2
 GROUPS, SIZE = 50, 10
 NOTICES = 60
 LAUNCHES = 1000
+FORGOTTEN_SECONDS = 0.05
 CALL_SECONDS, BURST, REFILL = 0.1, 1000, 2.0
 MB = 1e6
 
@@ -36,6 +37,16 @@ class Ec2:
                 for at, _, name in reversed(await self.ask("launches")):
                     if name == group and at >= since:
                         return float(at)
+                await asyncio.sleep(0.02)
+
+    async def fell_back(self, before: int) -> float:
+        """From the next refusal, after so many, until the same instance was asked for again."""
+        async with asyncio.timeout(30):
+            while True:
+                for at, id in (await self.ask("refused"))[before:]:
+                    for sent, name, _ in await self.ask("launches"):
+                        if name == id and sent > at:
+                            return float(sent - at)
                 await asyncio.sleep(0.02)
 
 
@@ -63,8 +74,36 @@ async def run() -> AsyncIterator[Row]:
         await server.connect_all()
         yield _memory(f"{GROUPS * SIZE} agents", (await server.wait_idle())["rss"], 180.0)
         yield await _notices(server, cloud)
+    async with ec2() as cloud, _two_types(cloud) as server:
+        await server.connect_all()
+        await server.wait_idle()
+        yield await _fallback(server, cloud)
     async with ec2() as cloud, fleet.serving(groups=1, size=1, files=True, ec2=cloud.url) as server:
         yield await _address(server, cloud)
+
+
+def _two_types(cloud: Ec2) -> contextlib.AbstractAsyncContextManager[fleet.Server]:
+    """A refusal is forgotten after at most ten times 1 ms, or only the first instance would be refused."""
+    types = ("m7g.large", "m6g.large")
+    return fleet.serving(groups=GROUPS, size=SIZE, instance_types=types, capacity_retry="1ms", ec2=cloud.url)
+
+
+async def _fallback(server: fleet.Server, cloud: Ec2) -> Row:
+    await cloud.ask("exhaust", type="m7g.large")
+    took = []
+    for agent in server.agents[:: len(server.agents) // NOTICES][:NOTICES]:
+        await asyncio.sleep(FORGOTTEN_SECONDS)
+        before = len(await cloud.ask("refused"))
+        await agent.notice(agent_pb2.Notice.SPOT_TERMINATION)
+        took.append(1000 * await cloud.fell_back(before))
+    return Row(
+        number="35",
+        what=f"refusal of EC2 → RunInstances in the next offer arrives, p50, {len(server.agents)} agents",
+        value=percentile(took, 0.5),
+        unit="ms",
+        goal=10.0,
+        detail=spread(took, "ms"),
+    )
 
 
 def _memory(what: str, rss: int, goal: float) -> Row:

@@ -31,6 +31,8 @@ class Endpoint:
     def __init__(self) -> None:
         self.tags: dict[str, dict[str, str]] = {}  # by EC2 ID
         self.launches: list[tuple[float, str, str]] = []
+        self.refused: list[tuple[float, str]] = []
+        self.exhausted = ""  # an instance type without capacity
         self.assigned: list[float] = []
         self.seconds = 0.0
         self.tokens, self.refill, self.counted_at = 0.0, 0.0, time.monotonic()
@@ -56,14 +58,21 @@ class Endpoint:
                 self.tags.update({provider_id(each["nstance:instance-id"]): each for each in body["vms"]})
             case "/limits":
                 self.seconds, self.tokens, self.refill = body["seconds"], body["burst"], body["refill"]
+            case "/exhaust":
+                self.exhausted = body["type"]
             case "/launches":
                 return self.launches
+            case "/refused":
+                return self.refused
             case "/assigned":
                 return self.assigned
         return {}
 
     def _RunInstances(self, params: dict[str, str]) -> tuple[str, int]:
         now = time.monotonic()
+        if self.exhausted and params.get("InstanceType") == self.exhausted:
+            self.refused.append((now, _tag(params, "nstance:instance-id")))
+            return "<Errors><Error><Code>InsufficientInstanceCapacity</Code><Message>x</Message></Error></Errors>", 500
         if self.refill:
             self.tokens, self.counted_at = self.tokens + (now - self.counted_at) * self.refill, now
             if self.tokens < 1:

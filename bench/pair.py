@@ -134,6 +134,9 @@ class Pair:
         tasks = Path(f"/proc/{self._running[id].pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
+    def pid(self, id: str) -> int:
+        return self._running[id].pid
+
     def signal(self, id: str, number: signal.Signals) -> float:
         """Returns when it was sent."""
         at = time.monotonic()

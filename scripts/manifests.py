@@ -1,10 +1,11 @@
-"""Generates the CRDs in `config/crd` and the files that the Helm chart shares with `config`.
+"""Generates the CRDs in `config/crd` and the files that the Helm charts share with `config`.
 
 `--check` only compares, for `make lint`.
 """
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,10 +13,17 @@ from nstance.kube import crds
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm"
+CRD_CHART = ROOT / "deploy" / "helm-crds"
 
 
 def _yaml(document: object) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def _kept(definition: dict[str, Any]) -> dict[str, Any]:
+    """Helm does not delete it: with a definition, all its objects would go."""
+    annotations = {"helm.sh/resource-policy": "keep"}
+    return {**definition, "metadata": {**definition["metadata"], "annotations": annotations}}
 
 
 def generated() -> dict[Path, str]:
@@ -31,6 +39,8 @@ def generated() -> dict[Path, str]:
     }
     files = {ROOT / "config/crd/bases" / name: text for name, text in definitions.items()}
     files |= {CHART / "crds" / name: text for name, text in definitions.items()}
+    for kind in crds.KINDS:
+        files[CRD_CHART / "templates" / f"{kind.plural}.yaml"] = _yaml(_kept(crds.definition(kind)))
     files[ROOT / "config/crd/kustomization.yaml"] = _yaml(kustomization)
     files[CHART / "files/rules.yaml"] = _yaml(roles)
     return files

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = tuple(ROOT / "deploy" / "terraform" / "aws" / name for name in ("cluster", "shard"))
+MODULES = tuple(
+    ROOT / "deploy" / "terraform" / cloud / name for cloud in ("aws", "proxmox") for name in ("cluster", "shard")
+)
 BEGIN, END = "<!-- inputs and outputs: make manifests -->", "<!-- end -->"
 
 _BLOCK = re.compile(r'^(variable|output) "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)

@@ -187,7 +187,7 @@ def main() -> None:
     import nstance.agent.main
     import nstance.pki.peer
     import nstance.pki.proof  # noqa: F401
-    from nstance.agent import key_generation
+    from nstance.agent.credentials import key_generation
 
     # The agent makes its keys in a child, to keep this library out of its memory. Here it is in memory already, and a
     # new interpreter takes seconds in emulation.

@@ -65,5 +65,6 @@ async def shell(world: World, tenant: str = "default", role: Role = Role.OPERATO
         "NSTANCE_ADMIN_SERVERS": f"{SHARD}={operator_addresses(world)}",
         "NSTANCE_ADMIN_IDENTITY_DIR": str(identity),
         "NSTANCE_ADMIN_SHARD": str(SHARD),
+        "XDG_CONFIG_HOME": str(world.dir / "config"),  # not the contexts of the person who runs the tests
     }
     return Shell(world, identity, environment)

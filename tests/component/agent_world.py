@@ -11,6 +11,7 @@ from component.agent_server import AgentServer
 from nstance.agent import lifecycle, settings, stop_reason
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
+from nstance.telemetry.tracing import Tracing
 from support import ports
 
 
@@ -22,8 +23,9 @@ class QuickChance(SystemRng):
 
 
 class Agent:
-    def __init__(self, home: Path, environment: dict[str, str]) -> None:
+    def __init__(self, home: Path, environment: dict[str, str], tracing: Tracing | None = None) -> None:
         self.home = home
+        self._tracing = tracing
         self.environment = environment
         self._stop, self.going_down = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -44,7 +46,12 @@ class Agent:
         given = settings.read(self.environment | more)
         self._task = asyncio.create_task(
             lifecycle.run_until(
-                given, stop=self._stop, going_down=self.going_down, clock=SystemClock(), rng=QuickChance()
+                given,
+                stop=self._stop,
+                going_down=self.going_down,
+                clock=SystemClock(),
+                rng=QuickChance(),
+                tracing=self._tracing,
             )
         )
 

@@ -62,13 +62,18 @@ async def together(
             manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
             running = await asyncio.to_thread(manager.__enter__)
             kubelets = asyncio.create_task(_kubelets(cluster))
+
+            async def remove() -> None:
+                await asyncio.to_thread(manager.__exit__, None, None, None)
+
+            cluster.remove_cluster_api = remove
             try:
                 if alone is None:
                     await cluster.start()
                 yield cluster
             finally:
                 kubelets.cancel()
-                await asyncio.to_thread(manager.__exit__, None, None, None)
+                await remove()  # a second time it does nothing
         assert not [line for line in running.errors() if "forbidden" in line]
     refused = [record for record in caplog.records if "admission webhook" in str(getattr(record, "reason", ""))]
     assert not refused, [record.__dict__ for record in refused]

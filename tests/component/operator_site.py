@@ -24,11 +24,13 @@ from nstance.operator import config_file
 from nstance.operator.controllers.clusters import Clusters
 from nstance.operator.options import BindAddress, Options
 from nstance.operator.shards import identity
-from nstance.operator.wiring import Host, Operator
+from nstance.operator.wiring import Build, Host, Operator
+from nstance.telemetry.tracing import Tracing
 from support.eventually import eventually
 
 NAME = "demo--default"
 LOOPBACK = BindAddress("127.0.0.1", 0)
+TENANT = TenantId("default")
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ class Site:
 
     async def prepare(self) -> None:
         world = self.world
-        token = world.operators().new_nonce(world.leader.lead_now.issuer.authority, tenant=TenantId("default"))
+        token = world.operators().new_nonce(world.leader.lead_now.issuer.authority, tenant=TENANT)
         await self.kube.create(
             kinds.CONFIG_MAP,
             {"metadata": {"name": "nstance-cluster-ca"}, "data": {"ca.crt": world.ca_pem}},
@@ -91,7 +93,9 @@ class Site:
     def connect(self, access: Access) -> Kube:
         return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
 
-    def operator(self, **more: Any) -> Operator:
+    def operator(
+        self, *, build: Build = lambda context: [Clusters(context)], tracing: Tracing | None = None, **more: Any
+    ) -> Operator:
         times = LeaseTimes(renew=0.1, retry=0.1)
         flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, "lease_times": times, **more}
         options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **flags)
@@ -99,9 +103,9 @@ class Site:
             options,
             clock=self.world.clock,
             rng=self.world.rng,
-            host=Host(variables={}, home=self.dir, service_account=self.dir / "none"),
+            host=Host(variables={}, home=self.dir, service_account=self.dir / "none", tracing=tracing or Tracing()),
             connect=self.connect,
-            build=lambda context: [Clusters(context)],
+            build=build,
         )
 
     async def find(self, kind: kinds.Kind, name: str = NAME) -> Object | None:

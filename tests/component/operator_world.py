@@ -73,6 +73,7 @@ class Cluster:
     clock: SystemClock
     kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
     is_cloud_deleting_nodes: bool = True  # a cloud's own software does, where it runs
+    remove_cluster_api: Callable[[], Awaitable[None]] | None = None  # where its controllers run
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -224,8 +225,10 @@ async def operating(
     start: bool = True,
     drain_timeout: str = "30s",
     template: dict[str, object] | None = None,
+    make_world: Callable[..., World] = World,
 ) -> AsyncIterator[Cluster]:
-    """`groups`: for each shard its static groups with their sizes. `template`: more keys of their template."""
+    """`groups`: for each shard its static groups with their sizes. `template`: more keys of their template. `make_world`: for
+    shards that are not over a cloud in memory."""
     clock, rng = SystemClock(), SystemRng()
     async with contextlib.AsyncExitStack() as stack:
         access = await stack.enter_async_context(kubernetes_of(kubernetes, dir))
@@ -240,7 +243,7 @@ async def operating(
             first = next(iter(shards.values()), None)
             settings = config(groups={"default": static})
             settings["templates"]["web"] |= template or {}
-            world = World(dir / name, settings, shard=ShardId(name), beside=first)
+            world = make_world(dir / name, settings, shard=ShardId(name), beside=first)
             shards[name] = await stack.enter_async_context(world)
             await world.start()
         namespace = f"t-{uuid.uuid4().hex[:12]}"

@@ -28,13 +28,16 @@ def test_the_commands_about_the_bucket_work_in_their_order(tmp_path: Path) -> No
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=tmp_path,
-        env=docs_pages.environment(NSTANCE_ENCRYPTION_KEY=KEY, HOME=str(tmp_path)),
+        env=docs_pages.environment(
+            NSTANCE_ENCRYPTION_KEY=KEY, HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path / "config")
+        ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / ".nstance/identity/tls.crt").exists()
+    assert '"current": "prod"' in (tmp_path / "config/nstance/contexts.json").read_text()
     assert (tmp_path / "db-password.txt").read_text() == "s3cret"
     assert (tmp_path / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 2
     assert "cluster/ca.sealed" in ran.stdout

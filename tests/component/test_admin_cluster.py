@@ -75,7 +75,7 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
         (["--storage-prefix", "../up"], {}, "expected a key prefix"),
         (["--prefix", "elsewhere"], {}, "give --cluster-id, or correct"),
         (["--cluster-id", "example-cluster", "--prefix", "elsewhere"], {}, "start a server of the cluster first"),
-        (["--storage-provider", "gcs"], {}, "not built yet"),
+        (["--storage-provider", "gcs"], {"STORAGE_EMULATOR_HOST": "127.0.0.1:1"}, "cannot connect"),
         (["--storage-bucket", "/nowhere/bucket"], {}, "there is no directory '/nowhere/bucket'"),
     ],
 )

@@ -36,6 +36,7 @@ def test_the_addresses_of_the_page_are_served() -> None:
     assert {(method, url.path) for method, url in asked} == unversioned.OPERATIONS.keys() - {
         ("GET", "/"),
         ("GET", "/health"),
+        ("GET", "/metrics"),
     }
     for method, url in asked:
         assert parse_qs(url.query).keys() <= set(unversioned.OPERATIONS[method, url.path].query)

@@ -126,7 +126,8 @@ async def test_instances_that_nobody_knows(tmp_path: Path) -> None:
         admin = await shell(world)
         for verb in ("show", "delete", "replace", "drained"):
             assert "there is no such instance" in await admin.refused("instance", verb, UNKNOWN)
-            await admin.refused("instance", verb, "web-1", code=2)
+            await admin.refused("instance", verb, "web_1", code=2)
+            assert "no instance begins or ends" in await admin.refused("instance", verb, "web-1")
 
 
 async def test_events_tell_what_happened_and_why(tmp_path: Path) -> None:

@@ -226,6 +226,24 @@ async def test_streams_are_bounded_and_an_unresponsive_shard_is_reported(
                         break
 
 
+async def test_a_quiet_stream_gets_heartbeats_although_the_shard_reports_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nstance.admin.shard.shard_feed.CONTROL_PLANE_SECONDS", 0.01)
+    monkeypatch.setattr("nstance.admin.http.stream.HEARTBEAT_SECONDS", 0.2)
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        stream = {"Accept": "text/event-stream"}
+        quiet = {**HERE, "limit": "0"}
+        async with (
+            served(world) as browser,
+            asyncio.timeout(SECONDS),
+            browser.get("/events", params=quiet, headers=stream) as answer,
+        ):
+            while await answer.content.readline() != b": still here\n":
+                pass
+
+
 # ---- the description
 
 

@@ -232,7 +232,10 @@ async def test_the_health_endpoint_is_green_once_registered(server: AgentServer,
     await eventually(lambda: server.last_seen.reports)
     assert await get(free_port, "/healthz") == ("200 OK", "ok")
     assert await get(free_port, "/healthz", method="HEAD") == ("200 OK", "")
-    assert (await get(free_port, "/metrics"))[0] == "404 Not Found"
+    assert (await get(free_port, "/other"))[0] == "404 Not Found"
+    answer, metrics = await get(free_port, "/metrics")
+    assert answer == "200 OK"
+    assert "nstance_agent_registered 1.0\n" in metrics
     assert (await get(free_port, "/healthz", method="POST"))[0] == "405 Method Not Allowed"
 
 

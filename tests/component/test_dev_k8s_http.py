@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nstance.dev.k8s import streams
+from nstance.kube import crds
 from support.k8s_server import Server, serving
 
 NODES = "/api/v1/nodes"
@@ -221,3 +222,19 @@ async def test_a_client_that_goes_is_no_fault(tmp_path: pathlib.Path, caplog: py
                 assert named(await events(stream, 1)) == [("ADDED", "a")]
             await server.call("DELETE", f"{NODES}/a")
     assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+
+
+async def test_unknown_fields_are_dropped_with_a_warning(server: Server) -> None:
+    for kind in crds.KINDS:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        await server.call("POST", path, crds.definition(kind), code=201)
+    pools = "/apis/infrastructure.cluster.x-k8s.io/v1beta1/namespaces/default/nstancemachinepools"
+    body = {"metadata": {"name": "p"}, "spec": {"group": "web", "shards": ["a"], "sise": 3}}
+    warning = '299 - "unknown field \\"spec.sise\\""'
+    assert await server.warnings("POST", pools, body) == [warning]
+    assert await server.warnings("PATCH", f"{pools}/p", {"spec": {"sise": 3}}, Content_Type=MERGE) == [warning]
+    query = "?fieldValidation=Ignore"
+    assert not await server.warnings("PATCH", f"{pools}/p{query}", {"spec": {"sise": 3}}, Content_Type=MERGE)
+    assert "sise" not in (await server.get(f"{pools}/p"))["spec"]
+    refused = await server.call("POST", f"{pools}?fieldValidation=Strict", body, code=400)
+    assert "spec.sise" in refused["message"]

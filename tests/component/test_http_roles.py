@@ -38,6 +38,7 @@ ROUTES: Mapping[tuple[str, str], Role | None] = {
     ("GET", "/dashboard/{path}"): None,
     ("GET", "/health"): None,
     ("GET", "/openapi.json"): None,
+    ("GET", "/metrics"): Role.VIEWER,
     ("GET", "/config/status"): Role.VIEWER,
     ("POST", "/config/refresh"): Role.OPERATOR,
     ("POST", "/group/scale"): Role.OPERATOR,
@@ -165,7 +166,7 @@ async def ask(browser: Browser, row: tuple[str, str], instance: str, token: str,
         "/dashboard/",
         "/openapi",
     )
-    if not path.startswith(unselected) and path not in ("/", "/health", "/v1/openapi.json"):
+    if not path.startswith(unselected) and path not in ("/", "/health", "/metrics", "/v1/openapi.json"):
         query |= HERE
     headers = {"Authorization": f"Bearer {token}"}
     async with browser.request(method, path, params=query, json=BODIES.get(row), headers=headers) as answer:

@@ -7,8 +7,9 @@ import pytest
 
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import kinds
+from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
-from nstance.operator.controllers import resources
+from nstance.operator.controllers import cluster_api, resources
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -39,7 +40,9 @@ async def _ready(cluster: Cluster) -> Object | None:
     return None
 
 
-async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(tmp_path: Path, kubernetes: str) -> None:
+async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(
+    tmp_path: Path, kubernetes: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
         first = await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
         await cluster.until(lambda: cluster.get(kinds.NSTANCE_CLUSTER, NAME))
@@ -53,12 +56,55 @@ async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(tmp_path: Path,
         assert await cluster.get(kinds.NSTANCE_CLUSTER, NAME) is None
         await _patch(cluster, {"finalizers": None})
 
-        async def another() -> bool:
-            found = await cluster.get(kinds.CLUSTER, NAME)
-            is_new = found is not None and resources.uid(found) != resources.uid(first)
-            return is_new and await cluster.get(kinds.NSTANCE_CLUSTER, NAME) is not None
+        await cluster.until(lambda: "Cluster was deleted, nothing is created" in caplog.text)
+        assert await cluster.get(kinds.CLUSTER, NAME) is None
+        await cluster.kube.create(
+            kinds.CLUSTER, {"metadata": {"name": NAME}, "spec": first["spec"]}, namespace=cluster.namespace
+        )
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_CLUSTER, NAME))
 
-        await cluster.until(another)
+
+async def test_groups_are_imported_again_into_a_cluster_that_is_created_again(
+    tmp_path: Path, kubernetes: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
+        first = await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web"))
+        await cluster.kube.delete(kinds.CLUSTER, NAME, namespace=cluster.namespace)
+        await cluster.kube.delete(kinds.MACHINE_POOL, "nstance-web", namespace=cluster.namespace)  # as Cluster API does
+        await cluster.until(lambda: "Cluster was deleted, nothing is created" in caplog.text)
+        await cluster.until(lambda: _is_gone(cluster, kinds.NSTANCE_MACHINE_POOL, "nstance-web"))
+        await cluster.stop()
+        await cluster.start()  # it would import what it does not know
+        assert await _is_gone(cluster, kinds.MACHINE_POOL, "nstance-web")
+        body: Object = {"metadata": {"name": NAME}, "spec": first["spec"]}
+        await cluster.kube.create(kinds.CLUSTER, body, namespace=cluster.namespace)
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web"))
+        assert len(cluster.running("zone-a", "web")) == 1
+
+
+async def _is_gone(cluster: Cluster, kind: Kind, name: str) -> bool:
+    return await cluster.get(kind, name) is None
+
+
+async def test_the_operator_fills_in_when_they_have_gone(
+    tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their phase stays on the Cluster. That they do not look at a changed MachinePool shows that nobody does."""
+    monkeypatch.setattr(cluster_api, "GONE_SECONDS", 2.0)
+    monkeypatch.setattr(cluster_api, "STEP_SECONDS", 0.1)
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
+        found = await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
+        seen = {"phase": "Provisioned", "observedGeneration": resources.generation(found)}
+        await resources.write_status(cluster.kube, kinds.CLUSTER, found, seen)
+        await cluster.scale("web", 1)
+
+        async def is_filled_in() -> bool:
+            pool = await cluster.get(kinds.MACHINE_POOL, "nstance-web")
+            machines = await cluster.all(kinds.MACHINE)
+            return len(resources.spec(pool or {}).get("providerIDList") or ()) == 1 == len(machines)
+
+        await cluster.until(is_filled_in)
 
 
 def _passes(cluster: Cluster) -> float:

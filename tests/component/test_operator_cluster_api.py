@@ -83,19 +83,20 @@ async def _is_in(cluster: Cluster, phase: str, nodes: int) -> bool:
 
 
 async def test_the_cluster_is_accepted_and_then_nobody_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a control plane Machine of its own Cluster API would say "not initialized", again and again."""
+    """The NstanceControlPlane says that there is a control plane. Without it the Cluster would never be available."""
     async with together(tmp_path, caplog, {"zone-a": {"web": 1}}) as cluster:
         await cluster.until(whole(cluster, "nstance-web", 1))
 
         async def connected() -> Object | None:
             found = await cluster.get(kinds.CLUSTER, NAME)
-            return found if found is not None and condition(found, "RemoteConnectionProbe") == "True" else None
+            return found if found is not None and condition(found, "Available") == "True" else None
 
         found = await cluster.until(connected)
         assert found["status"]["phase"] == "Provisioned"
         assert found["status"]["initialization"] == {"controlPlaneInitialized": True, "infrastructureProvisioned": True}
         assert [each["name"] for each in found["status"]["failureDomains"]] == ["zone-a"]
-        for each in ("ControlPlaneInitialized", "InfrastructureReady", "WorkersAvailable"):
+        initialized = ("ControlPlaneInitialized", "ControlPlaneAvailable", "InfrastructureReady", "WorkersAvailable")
+        for each in initialized:
             assert condition(found, each) == "True", each
 
         async def quiet() -> bool:
@@ -110,7 +111,10 @@ async def _versions(cluster: Cluster) -> dict[tuple[str, str], str]:
     watched = (
         kinds.CLUSTER,
         kinds.NSTANCE_CLUSTER,
+        kinds.NSTANCE_CONTROL_PLANE,
         kinds.MACHINE_POOL,
+        kinds.MACHINE,
+        kinds.NSTANCE_MACHINE,
         kinds.NSTANCE_MACHINE_POOL,
         kinds.NSTANCE_SHARD_GROUP,
         kinds.NODE,
@@ -161,7 +165,7 @@ async def _is_gone(cluster: Cluster, kind: Kind, name: str) -> bool:
 
 
 async def test_a_pod_gets_a_machine_that_runs_and_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Cluster API drains no node and deletes none where it knows of no control plane Machine: that is left to us."""
+    """Cluster API deletes the Node when the instance is gone. Draining is the operator's: an annotation says so."""
     async with together(tmp_path, caplog, {"zone-a": {"web": 0}}, drain_timeout="60s") as cluster:
         await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
         machine = await cluster.until(lambda: _running_machine(cluster))
@@ -179,7 +183,7 @@ async def test_a_pod_gets_a_machine_that_runs_and_goes(tmp_path: Path, caplog: p
 
 
 async def _running_machine(cluster: Cluster) -> Object | None:
-    for machine in await cluster.all(kinds.MACHINE):
+    for machine in await _on_demand(cluster, kinds.MACHINE):
         if condition(machine, "Ready") == "True" and resources.status(machine).get("phase") == "Running":
             return machine
     return None
@@ -197,6 +201,9 @@ async def test_machines_of_a_deployment_are_made_replaced_and_deleted(
         await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
         await _deploy(cluster, "jobs", 2)
         await cluster.until(lambda: _run(cluster, 2))
+        for item in await cluster.all(kinds.NSTANCE_MACHINE):
+            assert resources.labels(item)["team"] == "a"
+            assert resources.annotations(item)["note"] == "x"
         before = {resources.uid(each) for each in await cluster.all(kinds.MACHINE)}
         lost = (await cluster.all(kinds.NSTANCE_MACHINE))[0]["status"]["instanceID"]
         server = await cluster.shards["zone-a"].operator()
@@ -212,7 +219,9 @@ async def test_machines_of_a_deployment_are_made_replaced_and_deleted(
 
 
 async def _deploy(cluster: Cluster, name: str, replicas: int) -> None:
-    template: Object = {"metadata": {"name": name}, "spec": {"template": {"spec": {"group": "web"}}}}
+    metadata = {"labels": {"team": "a"}, "annotations": {"note": "x"}}
+    inner = {"metadata": metadata, "spec": {"group": "web"}}
+    template: Object = {"metadata": {"name": name}, "spec": {"template": inner}}
     await cluster.kube.create(kinds.NSTANCE_MACHINE_TEMPLATE, template, namespace=cluster.namespace)
     machine = {
         "clusterName": NAME,
@@ -232,11 +241,11 @@ async def _run(cluster: Cluster, count: int) -> bool:
     return len(machines) == count and all(condition(each, "Ready") == "True" for each in machines)
 
 
-async def test_a_deleted_cluster_takes_everything_with_it_and_comes_back(
+async def test_a_deleted_cluster_takes_everything_with_it_and_stays_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Cluster API waits until the object behind the Cluster is gone: if the operator created it again, the wait would last for
-    ever. The VMs of a static group stay; Kubernetes has only lost sight of them."""
+    ever. The VMs of a static group stay; Kubernetes has only lost sight of them, until somebody creates the Cluster again."""
     async with together(tmp_path, caplog, {"zone-a": {"web": 1}}) as cluster:
         await cluster.until(whole(cluster, "nstance-web", 1))
         await make_pool(cluster, "jobs", 2, ["zone-a"], template="web")
@@ -245,16 +254,15 @@ async def test_a_deleted_cluster_takes_everything_with_it_and_comes_back(
         assert first is not None
         await cluster.kube.delete(kinds.CLUSTER, NAME, namespace=cluster.namespace)
 
-        async def another() -> bool:
-            found = await cluster.get(kinds.CLUSTER, NAME)
-            behind = await cluster.get(kinds.NSTANCE_CLUSTER, NAME)
-            is_new = found is not None and resources.uid(found) != resources.uid(first)
-            return is_new and behind is not None and not resources.is_being_deleted(behind)
-
-        await cluster.until(another)
-        assert not await cluster.all(kinds.MACHINE_POOL)
+        await cluster.until(lambda: _is_gone(cluster, kinds.CLUSTER, NAME))
+        await cluster.until(lambda: "Cluster was deleted, nothing is created" in caplog.text)
+        for kind in (kinds.NSTANCE_CLUSTER, kinds.NSTANCE_CONTROL_PLANE, kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE):
+            assert not await cluster.all(kind), kind
         assert not cluster.running("zone-a", "jobs")
         assert len(cluster.running("zone-a", "web")) == 1
+        again = {"metadata": {"name": NAME}, "spec": first["spec"]}
+        await cluster.kube.create(kinds.CLUSTER, again, namespace=cluster.namespace)
+        await cluster.until(whole(cluster, "nstance-web", 1))
 
 
 async def test_cluster_api_that_comes_later_takes_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -266,7 +274,7 @@ async def test_cluster_api_that_comes_later_takes_over(tmp_path: Path, caplog: p
         await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
 
         async def filled_in() -> bool:
-            machines = await cluster.all(kinds.MACHINE)
+            machines = await _on_demand(cluster, kinds.MACHINE)
             return any("nodeRef" in resources.status(each) for each in machines)
 
         await cluster.until(filled_in)
@@ -277,10 +285,29 @@ async def test_cluster_api_that_comes_later_takes_over(tmp_path: Path, caplog: p
         await cluster.stop()
         await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
         await asyncio.sleep(2)  # time for a controller that would clean up
-        assert len(await cluster.all(kinds.MACHINE)) == 1
+        assert len(await _on_demand(cluster, kinds.MACHINE)) == 1
         await cluster.start()
-        await cluster.until(lambda: _no_machines(cluster))
+        await cluster.until(lambda: _has_no_on_demand_machines(cluster))
+        await cluster.until(lambda: _has_pool_machines(cluster, 1))
 
 
 async def _no_machines(cluster: Cluster) -> bool:
     return not any([await cluster.all(kind) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)])
+
+
+async def _on_demand(cluster: Cluster, kind: Kind) -> list[Object]:
+    """Without those of pools."""
+    return [each for each in await cluster.all(kind) if resources.POOL_LABEL not in resources.labels(each)]
+
+
+async def _has_no_on_demand_machines(cluster: Cluster) -> bool:
+    return not any([await _on_demand(cluster, kind) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)])
+
+
+async def _has_pool_machines(cluster: Cluster, count: int) -> bool:
+    """As Cluster API sees them: running, each with its node."""
+    machines = [each for each in await cluster.all(kinds.MACHINE) if resources.POOL_LABEL in resources.labels(each)]
+    run = [
+        each for each in machines if resources.status(each).get("phase") == "Running" and "nodeRef" in each["status"]
+    ]
+    return len(machines) == len(run) == count

@@ -132,6 +132,35 @@ async def test_cluster_autoscaler_scales_up_to_zero_and_back(tmp_path: Path, kub
         assert cluster.running("zone-a", "web") == kept
 
 
+async def test_cluster_autoscaler_reads_what_a_node_of_an_empty_pool_will_have(tmp_path: Path, kubernetes: str) -> None:
+    """From the object behind the MachinePool: maps of texts. And from annotations of the MachinePool."""
+    capacity = {"cpu": "4", "memory": "16Gi"}
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, template={"capacity": capacity}) as cluster:
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_MACHINE_POOL, POOL))
+        node = {"labels": {"tier": "web"}, "taints": [{"key": "tier", "value": "web", "effect": "NoSchedule"}]}
+        await cluster.kube.patch(
+            kinds.NSTANCE_MACHINE_POOL, POOL, {"spec": {"node": node}}, namespace=cluster.namespace
+        )
+
+        async def is_complete() -> bool:
+            pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+            reference = pool["spec"]["template"]["spec"]["infrastructureRef"]
+            assert (
+                reference["apiGroup"] == kinds.INFRASTRUCTURE
+            )  # its version is discovered, its plural is the kind + s
+            assert f"{reference['kind'].lower()}s" == kinds.NSTANCE_MACHINE_POOL.plural
+            ours = await cluster.kube.get(kinds.NSTANCE_MACHINE_POOL, reference["name"], namespace=cluster.namespace)
+            status, annotations = ours.get("status", {}), pool["metadata"].get("annotations") or {}
+            return (
+                status.get("capacity") == capacity
+                and status.get("nodeInfo") == {"architecture": "amd64", "operatingSystem": "linux"}
+                and annotations.get("capacity.cluster-autoscaler.kubernetes.io/labels") == "tier=web"
+                and annotations.get("capacity.cluster-autoscaler.kubernetes.io/taints") == "tier=web:NoSchedule"
+            )
+
+        await cluster.until(is_complete)
+
+
 async def test_a_deleted_machine_takes_its_instance_and_shrinks_the_pool(tmp_path: Path, kubernetes: str) -> None:
     async with operating(tmp_path, kubernetes, TWO) as cluster:
         await settled(cluster, 4)

@@ -108,16 +108,43 @@ async def test_a_lost_lease_ends_the_process_with_a_clear_line(tmp_path: Path) -
 
 async def test_what_was_deleted_or_bent_is_repaired(tmp_path: Path) -> None:
     async with site(tmp_path) as here, running(here.operator()):
-        cluster = await here.until(kinds.CLUSTER, lambda found: True)
-        await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found))
-        await here.kube.delete(kinds.CLUSTER, NAME, namespace="default")
-        await here.until(kinds.CLUSTER, lambda found: found["metadata"]["uid"] != cluster["metadata"]["uid"])
-        await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+        for kind in (kinds.NSTANCE_CLUSTER, kinds.NSTANCE_CONTROL_PLANE):
+            first = await here.until(kind, lambda found: ready(found).get("status") == "True")
+            await here.kube.delete(kind, NAME, namespace="default")
+            uid = first["metadata"]["uid"]
+            await here.until(
+                kind,
+                lambda found, uid=uid: found["metadata"]["uid"] != uid and ready(found).get("status") == "True",  # type: ignore[misc]
+            )
         bent = {"spec": {"controlPlaneEndpoint": {"host": "elsewhere", "port": 1}}}
         await here.kube.patch(kinds.NSTANCE_CLUSTER, NAME, bent, namespace="default")
         await here.until(
             kinds.NSTANCE_CLUSTER, lambda found: found["spec"]["controlPlaneEndpoint"]["host"] == "10.0.0.1"
         )
+
+
+async def test_a_deleted_cluster_stays_deleted_until_a_person_creates_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also after a restart. `clusterctl move` deletes it here, because another operator has it."""
+    async with site(tmp_path) as here:
+        async with running(here.operator()):
+            made = await here.until(kinds.CLUSTER, lambda found: True)
+            assert made["spec"]["controlPlaneRef"]["kind"] == "NstanceControlPlane"
+            await here.until(kinds.SECRET, _has_cluster_uid, "nstance-operator-key")
+            await here.kube.delete(kinds.CLUSTER, NAME, namespace="default")
+            await eventually(lambda: "Cluster was deleted, nothing is created" in caplog.text)
+        caplog.clear()
+        async with running(here.operator()):
+            await eventually(lambda: "Cluster was deleted, nothing is created" in caplog.text)
+            assert await here.find(kinds.CLUSTER) is None
+            spec = {key: made["spec"][key] for key in ("infrastructureRef", "controlPlaneRef")}
+            await here.kube.create(kinds.CLUSTER, {"metadata": {"name": NAME}, "spec": spec}, namespace="default")
+            await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+
+
+def _has_cluster_uid(secret: Object) -> bool:
+    return "nstance.dev/cluster-uid" in (secret["metadata"].get("annotations") or {})
 
 
 def content(secret: Object) -> dict[str, Any]:

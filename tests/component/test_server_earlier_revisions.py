@@ -23,7 +23,13 @@ MOTD: Json = {"motd": {"kind": "string", "template": "{{ .Vars.greeting }}"}}
 
 
 def configuration(
-    *, type: str = "small", checks: Json = OLD, files: Json = MOTD, greeting: str = "hello", **update: Any
+    *,
+    type: str = "small",
+    checks: Json = OLD,
+    files: Json = MOTD,
+    greeting: str = "hello",
+    ready_timeout: str = "60s",
+    **update: Any,
 ) -> Json:
     group = {"template": "web", "size": 3, "drain_timeout": "0", "update": update or {"max_surge": 1}}
     made = config(groups={"acme": {"web": group}}, health={"suspect_after": "3s", "dead_after": "60s"})
@@ -32,13 +38,14 @@ def configuration(
         "args": {"image": type},
         "checks": checks,
         "files": files,
-        "ready_timeout": "1s",
+        "ready_timeout": ready_timeout,
         "vars": {"greeting": greeting},
     }
     return made
 
 
 CANARY = {"max_surge": 1, "canary": 1}
+SOON: Any = {"ready_timeout": "1s"}  # for rollouts that halt
 
 
 async def outcome(world: World, wanted: Outcome, *, revisions: int) -> None:
@@ -112,12 +119,12 @@ async def test_a_new_image_with_its_new_check_never_costs_a_ready_instance(tmp_p
 
 
 async def test_a_missing_secret_of_a_new_revision_does_not_touch_the_old_instances(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration()) as world:
+    async with World(tmp_path, configuration(**SOON)) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
         least = LeastReady(world)
-        await change(world, configuration(type="large", checks=NEW, files=MOTD | TOKEN))
+        await change(world, configuration(type="large", checks=NEW, files=MOTD | TOKEN, **SOON))
         await outcome(world, Outcome.HALTED, revisions=2)
         assert least.found == 3
         shown = (await operator.call("ListInstances", group="web")).instances
@@ -259,7 +266,7 @@ async def test_a_revision_is_stored_even_if_the_next_one_comes_before_that(
 async def test_a_dead_old_instance_is_made_again_as_it_was_while_the_rollout_is_held(
     tmp_path: Path, files: Json
 ) -> None:
-    update = CANARY if files == MOTD else {"max_surge": 1}
+    update = CANARY if files == MOTD else {"max_surge": 1, **SOON}
     async with World(tmp_path, configuration(**update)) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -295,10 +302,10 @@ async def test_a_new_leader_makes_a_dead_old_instance_again_as_it_was(tmp_path: 
 
 
 async def test_a_replacement_without_files_does_not_keep_the_place_of_a_dead_instance(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration()) as world:
+    async with World(tmp_path, configuration(**SOON)) as world:
         await world.start()
         await outcome(world, Outcome.COMPLETE, revisions=1)
-        await change(world, configuration(type="large", files=MOTD | TOKEN))
+        await change(world, configuration(type="large", files=MOTD | TOKEN, **SOON))
         await outcome(world, Outcome.HALTED, revisions=2)
         [dead] = {member.replaces for member in world.leader.shard.members(KEY).values() if member.replaces}
         world.cloud.stop(dead)

@@ -45,6 +45,7 @@ from nstance.server.server import Server
 from nstance.server.state.follower import Follower
 from nstance.server.state.shard import Shard
 from nstance.server.wiring import ServerProcess
+from nstance.telemetry.tracing import Tracing
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
 from nstance.wire.call import call
@@ -96,8 +97,10 @@ class World:
         agents: bool = True,
         shard: ShardId = SHARD,
         beside: "World | None" = None,
+        tracing: Tracing | None = None,
     ) -> None:
-        """`beside`: another shard of the same cluster; storage is shared."""
+        """`beside`: another shard of the same cluster; storage is shared. `tracing`: of the servers."""
+        self._tracing = tracing
         self.shard = shard
         self.dir = dir
         self.clock, self.rng = SystemClock(), SystemRng()
@@ -146,7 +149,8 @@ class World:
         self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True, clock: AnchoredClock | None = None
     ) -> "Running":
         """Start a server, and wait until it leads, or with lead=False until the lease names it: a standby that it does
-        not name would wait longer than any test does. `clock`: its machine's own."""
+        not name would wait longer than any test does. After a crash it may also be the one that takes over.
+        `clock`: its machine's own."""
         earlier = self.servers.get(name)
         offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
         options = Options(
@@ -165,10 +169,15 @@ class World:
         )
         store = self.store.view(self._fated)
         server = ServerProcess(
-            options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=self.open_provider(name)
+            options,
+            clock=clock or SystemClock(),
+            rng=self.rng,
+            store=store,
+            provider=self.open_provider(name),
+            tracing=self._tracing,
         )
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
-        await running.until(lambda: running.lead is not None if lead else name in self._standbys())
+        await running.until(lambda: running.lead is not None or (not lead and name in self._standbys()))
         return running
 
     def open_provider(self, name: str) -> Instances | None:

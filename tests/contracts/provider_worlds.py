@@ -170,11 +170,13 @@ class ProxmoxWorld:
         self._url = url
         self._doors: list[port.Instances] = []
 
-    def door(self, of: port.Scope) -> port.Instances:
-        access = proxmox_client.Access(
+    def access(self) -> proxmox_client.Access:
+        return proxmox_client.Access(
             url=self._url, token_id=proxmox_stand_in.TOKEN, token_secret=proxmox_stand_in.SECRET
         )
-        client = proxmox_client.ProxmoxClient(access, SystemClock())
+
+    def door(self, of: port.Scope) -> port.Instances:
+        client = proxmox_client.ProxmoxClient(self.access(), SystemClock())
         settings = proxmox.ProxmoxSettings(limits=placement.Limits(reserve_memory_mib=0))
         self._doors.append(Clones(of, client, SystemClock(), settings))
         return self._doors[-1]

@@ -1,4 +1,5 @@
-"""What every object store must do: one suite over memory, file and S3 (over real HTTP against the development server)."""
+"""What every object store must do: one suite over memory, file, and over real HTTP S3 (against the development server) and
+Google's (against a stand-in). `make test-stores` runs it on servers of others."""
 
 import asyncio
 import contextlib
@@ -8,15 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from nstance import clock
-from nstance.objects import errors, file, memory, observed, prefixed, probe
+from nstance.objects import errors, file, gcs, memory, observed, prefixed, probe
 from nstance.objects.port import MAX_READ, Key, ObjectStore, Version
-from support import real_stores, s3_server
+from support import gcs_server, real_stores, s3_server
 
 K = Key("shard/dev-1/leader.json")
 Open = Callable[[], Awaitable[ObjectStore]]
 
 
-@pytest.fixture(params=["memory", "file", "s3", "prefixed", *real_stores.present(is_suitable=True)])
+@pytest.fixture(params=["memory", "file", "s3", "gcs", "prefixed", *real_stores.present(is_suitable=True)])
 async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Open]:
     """Opens another client of the same bucket."""
     opened: list[ObjectStore] = []
@@ -25,6 +26,8 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Asyn
         endpoint = ""
         if request.param == "s3":
             endpoint = await stack.enter_async_context(s3_server.serving(tmp_path))
+        elif request.param == "gcs":
+            google = await stack.enter_async_context(gcs_server.serving_gcs())
         elif request.param in real_stores.STORES:
             endpoint = stack.enter_context(real_stores.serving(request.param, tmp_path))
 
@@ -39,6 +42,10 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Asyn
                     store = prefixed.PrefixedStore(one.view(None), "clusters/a")
                 case "s3":
                     store = s3_server.client(endpoint)
+                case "gcs":
+                    store = gcs_server.client(google.stand_in)
+                case "fake-gcs-server":
+                    store = gcs.GcsStore("dev", environment={"STORAGE_EMULATOR_HOST": endpoint})
                 case _:
                     store = s3_server.client(endpoint, **real_stores.CREDENTIALS)
             opened.append(store)

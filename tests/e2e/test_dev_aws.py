@@ -29,7 +29,11 @@ def missing() -> str:
     return ""
 
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(700),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(missing()), reason=missin
 def test_instances_boot_and_are_replaced(config: str, expected: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "nstance.dev.aws.box", "--once", "--dir", str(tmp_path / "box")]
     command += ["--config", f"examples/{config}"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=660)
     log = tmp_path / "box/server.log"
     assert done.returncode == 0, done.stdout + done.stderr + (log.read_text()[-4000:] if log.exists() else "")
     assert "3 instances booted their userdata, registered and have their files" in done.stdout

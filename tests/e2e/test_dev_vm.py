@@ -75,8 +75,16 @@ async def test_vms_of_one_saved_state_share_nothing(images: str, tmp_path: Path)
 
 def test_vms_are_lost_and_replaced(images: str, tmp_path: Path) -> None:
     folder = tmp_path / "dev"
+    # A guest in emulation may take two minutes to boot on a busy machine. Until then it is only rebooting.
+    config = tmp_path / "config-vm.jsonc"
+    text = (ROOT / "examples" / "config-vm.jsonc").read_text()
+    patient = text.replace(
+        '"suspect_after": "20s", "dead_after": "40s"', '"suspect_after": "120s", "dead_after": "130s"'
+    )
+    assert patient != text
+    config.write_text(patient)
     command = [sys.executable, "-m", "nstance.dev", "--once", "--ports", "auto", "--dir", str(folder)]
-    command += ["--config", "examples/config-vm.jsonc", "--vm-images", images, "--within", "180"]
+    command += ["--config", str(config), "--vm-images", images, "--within", "240"]
     try:
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)
     finally:

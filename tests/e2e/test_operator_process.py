@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
 from nstance.model.ids import TenantId
 from nstance.operator.options import WEBHOOK_CONFIGURATION
-from support import ports
+from support import ports, real_kube
 from support.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SECONDS = 120.0
+ROOT = Path(__file__).parents[2]
 NAME = "demo--default"
 RBAC = "rbac.authorization.k8s.io"
 REAL = os.environ.get("NSTANCE_TEST_KUBECONFIG", "")
@@ -72,7 +74,7 @@ async def _least_rights(kube: HttpKube, namespace: str, dir: Path) -> None:
     access = kubeconfig.load([dir / "kubeconfig"])
     await kube.create(kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-operator"}}, namespace=namespace)
     subject = {"kind": "ServiceAccount", "name": "nstance-operator", "namespace": namespace}
-    roles = Path(__file__).parents[2] / "config" / "rbac" / "role.yaml"
+    roles = ROOT / "config" / "rbac" / "role.yaml"
     for role in yaml.safe_load_all(roles.read_text()):
         if role["metadata"]["name"] != "nstance-operator":
             continue
@@ -128,17 +130,23 @@ async def _prepare(kube: HttpKube, namespace: str, world: World, dir: Path) -> N
     )
 
 
-@contextlib.asynccontextmanager
-async def operating(dir: Path, namespace: str, port: int, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that is ended by a signal, and ends well."""
-    with (dir / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
+async def _launch(
+    dir: Path, namespace: str, port: int, *arguments: str, log: str = "log"
+) -> asyncio.subprocess.Process:
+    with (dir / log).open("wb") as file:
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "nstance.operator.main", f"--config={dir / 'config.yaml'}", f"--kubeconfig={dir / 'kubeconfig'}"),
             *(f"--health-probe-bind-address=127.0.0.1:{port}", "--leader-elect", "--zap-encoder=json", *arguments),
-            stderr=log,
+            stderr=file,
             env={**os.environ, "NSTANCE_NAMESPACE": namespace},
         )
+
+
+@contextlib.asynccontextmanager
+async def operating(dir: Path, namespace: str, port: int, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that is ended by a signal, and ends well."""
+    process = await _launch(dir, namespace, port, *arguments)
     try:
         await _until(process, lambda: _answers(f"http://127.0.0.1:{port}/readyz"))
         yield process
@@ -165,6 +173,50 @@ async def _walk(kube: HttpKube, namespace: str, world: World, dir: Path, port: i
     assert released["spec"]["holderIdentity"] == ""
 
 
+async def test_another_operator_leads_after_a_kill(tmp_path: Path) -> None:
+    """The lease lasts three seconds. What was asked for in between is done once."""
+    groups = {"web": {"template": "web", "size": 2}}
+    async with (
+        World(tmp_path / "server", config(groups=groups)) as world,
+        kubernetes(tmp_path) as (kube, namespace),
+    ):
+        await world.start()
+        await _prepare(kube, namespace, world, tmp_path)
+        with ports.claimed() as base:
+            first = await _launch(tmp_path, namespace, base, "--disable-webhooks", log="first")
+            processes = [first]
+            try:
+                await _until(first, lambda: _all_ready(kube, namespace))
+                second = await _launch(tmp_path, namespace, base + 1, "--disable-webhooks", log="second")
+                processes.append(second)
+                await _until(second, lambda: _answers(f"http://127.0.0.1:{base + 1}/readyz"))  # it waits for the lease
+                before = await kube.get(kinds.LEASE, lease.LEASE_NAME, namespace=namespace)
+                first.kill()
+                killed = time.monotonic()
+                await kube.patch(kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": 3}}, namespace=namespace)
+                await _until(second, lambda: _leads_instead_of(kube, namespace, before))
+                print(f"another operator led {time.monotonic() - killed:.1f} s after the kill")
+                await eventually(lambda: len(world.leader.shard.instances) == 3)
+                await _until(second, lambda: _has_replicas(kube, namespace, 3))
+                assert len(world.leader.shard.instances) == 3
+                assert before["spec"]["leaseDurationSeconds"] == 3
+            finally:
+                for process in processes:
+                    if process.returncode is None:
+                        process.terminate()
+                    await asyncio.wait_for(process.wait(), SECONDS)
+
+
+async def _leads_instead_of(kube: HttpKube, namespace: str, before: Object) -> bool:
+    now = await kube.get(kinds.LEASE, lease.LEASE_NAME, namespace=namespace)
+    return bool(now["spec"]["holderIdentity"] not in ("", before["spec"]["holderIdentity"]))
+
+
+async def _has_replicas(kube: HttpKube, namespace: str, count: int) -> bool:
+    pool = await kube.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web", namespace=namespace)
+    return bool(pool.get("status", {}).get("replicas") == count)
+
+
 @pytest.mark.skipif(not REAL, reason="only a real API server asks webhooks: make test-kube")
 async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(tmp_path: Path) -> None:
     groups = {"web": {"template": "web", "size": 0}}
@@ -183,30 +235,36 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
                     with pytest.raises(errors.InvalidError, match=r"spec\.template cannot be changed .* is static"):
                         await _patch_pool(kube, namespace, {"template": "other"})
                     await _patch_pool(kube, namespace, {"vars": {"greeting": "hi"}})
+                    with pytest.raises(errors.InvalidError, match=r"providerIDList cannot be changed"):
+                        await _patch_by_hand(kube, namespace, {"providerIDList": ["dev:///mine"]})
+                    scale = ("scale", "nstanceshardgroup", "web--zone-a", "--replicas=3", f"--namespace={namespace}")
+                    with pytest.raises(real_kube.Failed, match="scale the MachinePool"):
+                        await asyncio.to_thread(real_kube.kubectl, Path(REAL), *scale)
             finally:
                 await kube.delete(kinds.VALIDATING_WEBHOOK, WEBHOOK_CONFIGURATION)
 
 
 def _hooks(url: str, namespace: str) -> Object:
-    rule = {
-        "apiGroups": ["infrastructure.cluster.x-k8s.io"],
-        "apiVersions": ["v1beta1"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["nstancemachinepools", "nstancemachinetemplates"],
-    }
-    hook = {
-        "name": "validate.infrastructure.nstance.dev",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "clientConfig": {"url": url},
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-    }
-    return {"metadata": {"name": WEBHOOK_CONFIGURATION}, "webhooks": [hook]}
+    """The manifest that is shipped, with an address in place of a Service."""
+    bodies = yaml.safe_load_all((ROOT / "config" / "webhook" / "manifests.yaml").read_text())
+    [found] = [each for each in bodies if each["kind"] == kinds.VALIDATING_WEBHOOK.name]
+    for hook in found["webhooks"]:
+        hook["clientConfig"] = {"url": url}
+        hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    return {"metadata": {"name": WEBHOOK_CONFIGURATION}, "webhooks": found["webhooks"]}
 
 
 async def _patch_pool(kube: HttpKube, namespace: str, spec: Object) -> None:
     await kube.patch(kinds.NSTANCE_MACHINE_POOL, "nstance-web", {"spec": spec}, namespace=namespace)
+
+
+async def _patch_by_hand(kube: HttpKube, namespace: str, spec: Object) -> None:
+    """As a person would: without the field manager that the operator's client names."""
+    patch = ("patch", "nstancemachinepool", "nstance-web", f"--namespace={namespace}", "--type=merge", "-p")
+    try:
+        await asyncio.to_thread(real_kube.kubectl, Path(REAL), *patch, json.dumps({"spec": spec}))
+    except real_kube.Failed as refused:
+        raise errors.InvalidError(str(refused)) from refused
 
 
 async def _is_static(kube: HttpKube, namespace: str) -> bool:

@@ -73,7 +73,7 @@ async def test_nothing_runs_after_a_stop(machine: Sandbox, tmp_path: Path) -> No
     await machine.boot(f"#!/bin/sh\nsetsid {mark} &\necho started\n".encode())
     await eventually(lambda: "userdata ended" in machine.console)
     assert machine.is_running
-    assert _processes(mark)
+    await eventually(lambda: _processes(mark))  # the userdata does not wait until its background process is sleep
     await machine.stop()
     assert not machine.is_running
     await eventually(lambda: not _processes(mark))

@@ -8,7 +8,8 @@ import json
 import os
 import platform
 import re
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from nstance.clock import SystemClock
 from nstance.config import addresses
+from nstance.dev import child
 from nstance.dev.aws import box
 from nstance.dev.aws.hypervisor import Hypervisor
 from nstance.dev.aws.moto import AMI, ARM_AMI, MissingError, Moto
@@ -53,17 +55,21 @@ class Cloud:
         )
 
     async def terraform(self, folder: str, *arguments: str) -> str:
-        """Against moto itself: the stand-in is strict about instances only."""
+        """Against moto itself, except for buckets: the stand-in is strict about instances and correct about buckets."""
         environment = {**os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": self.moto.url, "AWS_S3_USE_PATH_STYLE": "true"}
-        process = await asyncio.create_subprocess_exec(
-            *(TERRAFORM, f"-chdir={MODULES / folder}", *arguments),
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output = (await process.communicate())[0].decode()
-        assert process.returncode == 0, output[-4000:]
-        return output
+        environment["AWS_ENDPOINT_URL_S3"] = self.stand_in.url
+        programs = os.path.dirname(sys.executable)  # nstance-server checks the configuration
+        environment["PATH"] = f"{programs}:{os.environ['PATH']}"
+        return await _run(TERRAFORM, f"-chdir={MODULES / folder}", *arguments, environment=environment)
+
+
+async def _run(*command: str, environment: Mapping[str, str]) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == 0, output[-4000:]
+    return output
 
 
 @pytest.fixture
@@ -107,10 +113,9 @@ async def test_a_server_boots_from_what_was_applied_and_brings_up_its_group(
             await server.boot(userdata)
             await eventually(lambda: len(_registered(server)) == 3, seconds=300)
             assert len(hypervisor.running) == 3
-            # Terraform does not know the instances: they go first. Not by another apply, because moto reports changes of
-            # the launch template that nobody made, and has no instance refresh.
-            _set_size(cloud, 0)
-            await eventually(lambda: not hypervisor.running, seconds=300)
+            # Terraform does not know the instances: they go first.
+            await _drain_all(cloud, tmp_path / "identity", ports[addresses.Service.OPERATOR])
+            await eventually(lambda: not hypervisor.running)
         except AssertionError:
             raise AssertionError(f"{server.console[-2000:]}\n{_log(server)[-4000:]}") from None
         finally:
@@ -133,7 +138,7 @@ def _inputs(cloud: Cloud, files: str, ports: dict[addresses.Service, int]) -> di
         "server_ami_id": AMI,
         "server_package": {"url": f"{files}/server", "sha256": hashlib.sha256(SERVER.read_bytes()).hexdigest()},
         "agent": {"url": f"{files}/agent", "sha256": hashlib.sha256(AGENT.read_bytes()).hexdigest()},
-        "environment": {"AWS_ENDPOINT_URL": cloud.stand_in.url, "AWS_ENDPOINT_URL_S3": cloud.moto.url},
+        "environment": {"AWS_ENDPOINT_URL": cloud.stand_in.url},
         # Everything is on this machine, where the leader's address does not exist.
         "shard_settings": {
             "bind": {service.key: f"127.0.0.1:{port}" for service, port in ports.items()},
@@ -143,11 +148,15 @@ def _inputs(cloud: Cloud, files: str, ports: dict[addresses.Service, int]) -> di
     }
 
 
-def _set_size(cloud: Cloud, size: int) -> None:
-    place = {"Bucket": BUCKET, "Key": f"shard/{SHARD}/config.jsonc"}
-    config = json.loads(cloud.client("s3").get_object(**place)["Body"].read())
-    config["groups"]["default"]["web"]["size"] = size
-    cloud.client("s3").put_object(**place, Body=json.dumps(config).encode())
+async def _drain_all(cloud: Cloud, identity: Path, port: int) -> None:
+    """As a person does it before `terraform destroy`, with the key that Terraform made."""
+    key = cloud.client("secretsmanager").list_secrets()["SecretList"][0]["ARN"]
+    environment = {**os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": cloud.stand_in.url}
+    environment |= {"NSTANCE_ADMIN_IDENTITY_DIR": str(identity), "NSTANCE_ADMIN_OUTPUT_DIR": str(identity)}
+    environment |= {"NSTANCE_ADMIN_KEY_PROVIDER": "aws-secrets-manager", "NSTANCE_ADMIN_KEY_SOURCE": key}
+    environment |= {"NSTANCE_ADMIN_STORAGE_BUCKET": BUCKET, "NSTANCE_ADMIN_SERVERS": f"{SHARD}=127.0.0.1:{port}"}
+    for command in (("register-operator",), ("drain-all", "--yes", "--within", "5m")):
+        await _run(child.program_path("nstance-admin"), "cluster", *command, environment=environment)
 
 
 def _detach_leader_interface(cloud: Cloud) -> None:

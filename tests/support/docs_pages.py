@@ -31,10 +31,12 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "nstance-admin serve --bind :8443": "needs a certificate; test_admin_shard_serve.py serves with one",
         'curl -H "Authorization': "needs a server with that name and certificate",
     },
+    "top.md": {"nstance-admin": "needs a terminal; test_admin_top.py has one"},
     "dashboard.md": {
         "nstance-admin serve": "runs until Ctrl+C; make test-ui looks at it, test_http_api_docs.py serves it",
         "head -c 32": "makes a token for the next command",
     },
+    "traces.md": {"export OTEL": "needs a collector there; test_traces.py has one on another port"},
     "backup.md": {"nstance-admin": "needs a shard that is stopped and started again; test_backup_restore.py does that"},
     "readiness.md": {"nstance-admin": "needs a shard whose check fails; test_readiness.py has one"},
     "benchmarks.md": {
@@ -56,6 +58,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "export KUBECONFIG": "needs make dev-tmux-k8s; test_dev_tmux_k8s.py uses the same kubeconfig",
         "kubectl": "needs make dev-tmux-k8s; test_dev_tmux_k8s.py does the same",
     },
+    "gcp.md": {"nstance-server --shard": "needs a bucket at Google; test_gcs_servers.py runs servers on a stand-in"},
     "kind.md": {
         "make": "goes with a cluster of kind",
         "kind": "needs kind and containers",
@@ -65,8 +68,24 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "cat": "goes with a cluster of kind",
         "NONCE_JWT=": "goes with a cluster of kind; the same command stands on development.md",
     },
+    "clusterctl.md": {
+        "make clusterctl": "writes dist/ into the checkout; test_clusterctl.py builds the same elsewhere",
+        "export": "goes with clusterctl init",
+        "kubectl": "needs a management cluster",
+        "clusterctl": "needs a management cluster; test_clusterctl.py generates provider and clusters",
+    },
     "doctor.md": {"nstance-admin doctor": "needs a shard and a bucket; test_admin_doctor.py has both"},
+    "aws-three-zones.md": {
+        "make install": "takes minutes; make test-terraform builds the same bundles",
+        "sha256sum": "needs the bundles",
+        "terraform": "needs an account; make test-terraform applies and destroys an example at a stand-in",
+        "aws s3 cp": "needs an account",
+        "export": "goes with the next commands",
+        "nstance-admin": "needs these shards; make test-terraform registers and drains one",
+    },
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
+    "hybrid.md": {"kubectl": "needs a cluster with the operator; test_hybrid.py scales such a pool"},
+    "load-balancers.md": {"jq": "needs jq and nginx; test_load_balancers.py reads such a file"},
     "qemu.md": {
         "make vm-image": "takes minutes and needs mmdebstrap; make test-vm runs it",
         "make dev-vm": "runs until Ctrl+C; test_dev_vm.py runs what it starts",
@@ -74,7 +93,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "operator.md": {
         "kubectl": "needs a cluster with the operator; make test-kube runs its tests against a real API server",
-        "helm": "needs a cluster",
+        "helm": "needs a cluster; test_helm_install.py installs and upgrades the charts at dev-k8s",
     },
 }
 
@@ -133,4 +152,5 @@ def runnable(page: str) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """A person's, with our programs in the path and no settings of ours."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NSTANCE_", "AWS_"))}
+    clean["XDG_CONFIG_HOME"] = os.devnull  # no contexts
     return clean | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more

@@ -80,6 +80,13 @@ class Server:
             assert response.status == code, text
             return json.loads(text)
 
+    async def warnings(self, method: str, path: str, body: Any, **headers: str) -> list[str]:
+        """The warnings that come with the answer."""
+        sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): each for name, each in headers.items()}
+        async with self._session.request(method, self.url + path, data=json.dumps(body), headers=sent) as response:
+            assert response.ok, await response.text()
+            return response.headers.getall("Warning", [])
+
     def stream(self, path: str, **headers: str) -> Any:
         return self._session.get(self.url + path, headers=headers)
 

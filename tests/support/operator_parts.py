@@ -14,15 +14,16 @@ NAMESPACE = "default"
 def made(kube: Kube, shards: Shards, *, clock: Clock, rng: Rng) -> ControllerContext:
     mirrors = Mirrors(kube, clock=clock, rng=rng)
     events = Recorder(kube, clock=clock, rng=rng, instance="test")
+    settings = Settings(
+        namespace=NAMESPACE,
+        cluster=ClusterId("demo"),
+        tenant=TenantId("default"),
+        server="http://kube.invalid",
+        server_ca=lambda: None,
+        on_demand_namespaces="",
+    )
     return ControllerContext(
-        settings=Settings(
-            namespace=NAMESPACE,
-            cluster=ClusterId("demo"),
-            tenant=TenantId("default"),
-            server="http://kube.invalid",
-            server_ca=lambda: None,
-            on_demand_namespaces="",
-        ),
+        settings=settings,
         kube=kube,
         mirrors=mirrors,
         workload=kube,
@@ -30,6 +31,7 @@ def made(kube: Kube, shards: Shards, *, clock: Clock, rng: Rng) -> ControllerCon
         events=events,
         workload_events=events,
         shards=shards,
+        cluster_api=mirrors.cluster_api(settings),
         metrics=Metrics(),
         clock=clock,
         rng=rng,

@@ -54,9 +54,12 @@ class StandIn:
         self._tls = ssl.create_default_context(cafile=str(certificate))
         self.ticket: dict[str, str] = {}
         self.rules: list[Rule] = []
-        self.chance: random.Random | None = None  # of losing any call
-        self.loss = 0.0
+        self.chance: random.Random | None = None  # of the next three
+        self.loss = 0.0  # of any call, before or after its effect
+        self.refusals = 0.0  # of changes: no quorum, a lock
+        self.slow_tasks = 0.0  # a task is said to run still
         self.calls: list[tuple[str, str]] = []
+        self.uploads: list[tuple[str, bytes]] = []  # names and content
         self.offline: set[str] = set()  # nodes
         self.permissions: dict[str, dict[str, int]] | None = None  # of the token
 
@@ -120,11 +123,19 @@ class StandIn:
             if rule.status:
                 body = {"data": None, "message": f"{rule.message}\n"}
                 return web.json_response(body, status=rule.status, reason=rule.message.splitlines()[0])
+        if (refusal := self._refusal(request.method, path)) is not None:
+            return web.json_response({"data": None, "message": f"{refusal}\n"}, status=500, reason=refusal)
+        is_poll = path.endswith("/status") and "/tasks/" in path
+        if is_poll and self.chance is not None and self.chance.random() < self.slow_tasks:
+            return web.json_response({"data": {"status": "running"}})
         lost = None
         if self.chance is not None and self.chance.random() < self.loss:
             lost = self.chance.choice(("before", "after"))
         if lost == "before":
             return self._hang_up(request)
+        if path.endswith("/upload"):
+            content = await request.read()
+            self.uploads.append((content[:300].decode(errors="replace"), content))
         headers = {"Content-Type": request.headers["Content-Type"]} if "Content-Type" in request.headers else {}
         async with request.app[_SESSION].request(
             request.method,
@@ -139,6 +150,13 @@ class StandIn:
         if path == "/cluster/resources" and self.offline:
             body = self._darkened(body)
         return web.Response(body=body, status=answer.status, reason=answer.reason, content_type="application/json")
+
+    def _refusal(self, method: str, path: str) -> str | None:
+        if method == "GET" or self.chance is None or self.chance.random() >= self.refusals:
+            return None
+        no_quorum = "cluster not ready - no quorum?"
+        locked = ("VM is locked (backup)", "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout")
+        return self.chance.choice((no_quorum, *(locked if "/qemu/" in path else ())))
 
     def _darkened(self, body: bytes) -> bytes:
         """As the other nodes show nodes that are offline, and their VMs."""

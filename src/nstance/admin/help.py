@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
@@ -11,20 +12,43 @@ F = TypeVar("F", bound=Callable[..., Any])
 Lazy = Mapping[str, tuple[str, str]]  # name → ("module:attribute", one line of help)
 
 _DEBUG = "nstance.admin.debug"
+_CONTEXT = "nstance.admin.context"
+
+
+class Choice(click.Choice[str]):
+    """Says which choice was probably meant."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        from nstance.admin.errors import did_you_mean
+
+        known = [str(each) for each in self.choices]
+        return f"expected one of {', '.join(known)}, found {str(value)[:64]!r}{did_you_mean(str(value), known)}"
 
 
 class SharedOption(click.Option):
     """An option of many commands; help lists it after the command's own."""
 
 
-def debug_flag(command: F) -> F:
-    """Works before and after the command's name."""
+def global_flags(command: F) -> F:
+    """--debug and --context. They work before and after the command's name."""
 
     def remember(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value:
             context.find_root().meta[_DEBUG] = True
 
-    flag = click.option(
+    def apply_context(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        from nstance.admin import contexts
+
+        root = context.find_root()
+        if context is root:
+            root.meta[_CONTEXT] = value or os.environ.get(contexts.VARIABLE)
+            return
+        settings = contexts.settings(value or root.meta.get(_CONTEXT))
+        # Only flags that also have a variable: another flag may have the same name and another meaning.
+        names = {each.name for each in context.command.params if getattr(each, "envvar", None)}
+        context.default_map = {name: text for name, text in settings.items() if name in names}
+
+    debug = click.option(
         "--debug",
         cls=SharedOption,
         is_flag=True,
@@ -33,7 +57,23 @@ def debug_flag(command: F) -> F:
         envvar="NSTANCE_ADMIN_DEBUG",
         help="Show the traceback of an error.",
     )
-    return flag(command)
+    chosen = click.option(
+        "--context",
+        cls=SharedOption,
+        is_eager=True,  # it gives other flags their defaults
+        expose_value=False,
+        callback=apply_context,
+        metavar="NAME",
+        shell_complete=_complete_context,
+        help="Use the flags of this context; see `nstance-admin context`. Default: NSTANCE_CONTEXT, or the current one.",
+    )
+    return debug(chosen(command))
+
+
+def _complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from nstance.admin import contexts
+
+    return sorted(name for name in contexts.load().named if name.startswith(incomplete))
 
 
 class OneLineUsageError(click.UsageError):

@@ -10,7 +10,7 @@ import sys
 import click
 
 from nstance import streams
-from nstance.admin.help import LazyGroup, debug_flag
+from nstance.admin.help import LazyGroup, global_flags
 
 PROGRAM = "nstance-admin"
 
@@ -35,12 +35,15 @@ COMMANDS = {
     "token": ("nstance.admin.commands.token:command", "Manage the tokens of people for serve"),
     "serve": ("nstance.admin.commands.serve:command", "Serve an HTTP API"),
     "wait": ("nstance.admin.commands.wait:command", "Wait until groups are stable"),
+    "top": ("nstance.admin.commands.top:command", "Watch shards, groups and instances live on a terminal"),
+    "context": ("nstance.admin.commands.context:command", "Save flags under a name, and choose between them"),
     "completion": ("nstance.admin.commands.completion:command", "Print the completion script for your shell"),
 }
 
 EXAMPLES = """\
 export NSTANCE_ADMIN_SERVERS=us-west-2a=10.0.0.1:8993,us-west-2b=10.1.0.1:8993
 nstance-admin status --all-shards
+nstance-admin top
 nstance-admin group scale web 20 --shard us-west-2a --dry-run
 nstance-admin events --all-shards --follow
 nstance-admin cluster nonce --storage-bucket my-bucket --output nonce.jwt
@@ -57,7 +60,7 @@ eval "$(nstance-admin completion bash)"
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(package_name="nstance", prog_name=PROGRAM)
-@debug_flag
+@global_flags
 def root() -> None:
     """Manage Nstance clusters.
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from nstance.admin.help import SharedOption, debug_flag
+from nstance.admin.help import Choice, SharedOption, global_flags
+from nstance.admin.output import JSONPATH
 from nstance.model import durations, ids
 from nstance.model.ids import ClusterId
 
@@ -17,7 +19,7 @@ OBJECT_STORAGE = "object-storage"
 GOOGLE = "google-secret-manager"
 SECRETS = (OBJECT_STORAGE, "aws-secrets-manager", "aws-parameter-store", GOOGLE, "file", "env")
 KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", GOOGLE)
-FORMATS = ("table", "json", "yaml")
+FORMATS = ("table", "json", "yaml", "name")
 MAX_COUNT = 2**31 - 1
 
 Function = Callable[..., None]
@@ -60,6 +62,15 @@ def name(text: str) -> str:
 def instance(text: str) -> str:
     if not ids.is_instance_id(text):
         raise click.BadParameter(f"expected an instance ID such as wrk-01jw51srryegh9snf9cmeh3k4q, found {text[:64]!r}")
+    return text
+
+
+def instance_or_prefix(text: str) -> str:
+    """The ID of an instance, or its beginning or end; the kind may be left out."""
+    if not re.fullmatch("[a-z0-9-]{2,30}", text):
+        raise click.BadParameter(
+            f"expected an instance ID such as wrk-01jw51srryegh9snf9cmeh3k4q, or its beginning or end, found {text[:64]!r}"
+        )
     return text
 
 
@@ -109,17 +120,17 @@ def _shared(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
 _BUCKET = _shared("--storage-bucket", required=True, help="The bucket; with provider file, a directory.")
 _TARGET = (
     _shared("--cluster-id", type=name, help="The cluster; default: from the CA certificate."),
-    _shared("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage."),
+    _shared("--storage-provider", type=Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage."),
     _BUCKET,
     _shared("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket."),
     _shared("--prefix", default="", show_default=False, help="The servers' --prefix."),
-    _shared("--secrets-provider", type=click.Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are stored."),
+    _shared("--secrets-provider", type=Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are stored."),
     _shared(
         "--secrets-prefix",
         help="Below --storage-prefix (secret/); file: the directory; AWS: nstance/CLUSTER/.",
     ),
     _shared("--secrets-project", help=f"The project of {GOOGLE}."),
-    _shared("--key-provider", type=click.Choice(KEYS), default="env", help="Where the encryption key is stored."),
+    _shared("--key-provider", type=Choice(KEYS), default="env", help="Where the encryption key is stored."),
     _shared(
         "--key-source",
         default="",
@@ -134,7 +145,7 @@ _TARGET = (
         help="An earlier key, used only for reading; repeatable.",
     ),
     _shared("--insecure-dev", is_flag=True, help="The servers run with --insecure-dev and without a key."),
-    debug_flag,
+    global_flags,
 )
 _TARGET_NAMES = (
     "cluster_id",
@@ -225,9 +236,33 @@ def shard_flag(command: Function) -> Function:
     return flag("--shard", type=name, required=True, help="The shard.")(command)
 
 
+class Format(click.ParamType[str]):
+    name = "format"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from nstance.admin import errors, jsonpath
+
+        text = str(value)
+        if text in FORMATS:
+            return text
+        if text.startswith(JSONPATH) and text != JSONPATH:
+            try:
+                jsonpath.Template(text.removeprefix(JSONPATH))
+            except jsonpath.JsonPathError as error:
+                self.fail(str(error), param, ctx)
+            return text
+        expected = f"expected one of {', '.join(FORMATS)} and jsonpath=PATH, found {text[:64]!r}"
+        return self.fail(f"{expected}{errors.did_you_mean(text, FORMATS)}", param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"[{'|'.join(FORMATS)}|jsonpath=PATH]"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(each) for each in (*FORMATS, JSONPATH) if each.startswith(incomplete)]
+
+
 def format_flag(command: Function) -> Function:
-    choice = click.Choice(FORMATS)
-    option = click.option("-o", "--output", "form", type=choice, default="table", show_default=True, help="Format.")
+    option = click.option("-o", "--output", "form", type=Format(), default="table", show_default=True, help="Format.")
     return option(command)
 
 

@@ -1,4 +1,4 @@
-"""Results as tables for people, and as JSON or YAML for programs.
+"""Results as tables for people, and as JSON, YAML, names or a JSONPath for programs.
 
 The trap: names and messages may come from anybody. Control characters are escaped and nothing is read as markup. Tables
 are fitted to the terminal, if there is one, but no column gets narrower than its words: a broken word is harder to read
@@ -6,9 +6,10 @@ than a line that the terminal wraps.
 """
 
 import datetime
+import logging
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,10 @@ Row = Mapping[str, object]
 MAX_WORD_WIDTH = 30  # an instance ID; longer words may be broken
 MAX_LAST_WORD_WIDTH = 16  # the last column has sentences: it needs less
 COLUMN_GAP = 2
+JSONPATH = "jsonpath="
+NAME_KEYS = ("instance_id", "operator", "revision", "group", "name", "shard")  # the first that a record has names it
+
+_log: logging.Logger | None = None  # for notes, instead of standard error
 
 
 def print_rows(rows: Sequence[Row], form: str, *, columns: Sequence[str], unbroken: Collection[str] = ()) -> None:
@@ -38,9 +43,34 @@ def print_record(record: Row, form: str) -> None:
         _table((), [[name, _cell(value)] for name, value in record.items()])
 
 
+def print_lines(lines: Sequence[str], *, indent: int) -> None:
+    """After a blank line, if there are any. On a terminal a long one continues below itself, indented."""
+    width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 0
+    if width > 2 * indent:
+        import textwrap
+
+        below = " " * indent
+        wrapped = (textwrap.wrap(line, width, subsequent_indent=below, break_on_hyphens=False) for line in lines)
+        lines = [line for each in wrapped for line in each]
+    if lines:
+        click.echo("\n".join(("", *map(escape, lines))))
+
+
 def note(text: str) -> None:
     """A message for the person, on standard error, so that it never mixes with a result."""
-    click.echo(escape(text), err=True)
+    if _log is not None:
+        _log.info(text)
+    else:
+        click.echo(escape(text), err=True)
+
+
+def log_notes() -> None:
+    """From now on notes are records of the log, as JSON: for a command that runs on."""
+    global _log
+    from nstance.telemetry import logs
+
+    logs.configure(json=True, debug=False, program="nstance-admin")
+    _log = logging.getLogger("nstance.admin")
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -73,9 +103,34 @@ def document(value: object, form: str) -> str:
         import json
 
         return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    if form == "name":
+        return "".join(f"{escape(each)}\n" for each in _names(value))
+    if form.startswith(JSONPATH):
+        from nstance.admin import jsonpath
+
+        try:
+            text = jsonpath.Template(form.removeprefix(JSONPATH)).render(value)
+        except jsonpath.JsonPathError as error:
+            raise click.UsageError(f"-o jsonpath: {error}") from error
+        return text if text.endswith("\n") or not text else f"{text}\n"
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+
+
+def _names(value: object) -> Iterator[str]:
+    """Of each record what a command takes to name it."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _names(each)
+    elif isinstance(value, dict):
+        lists = [each for each in value.values() if isinstance(each, list)]
+        if len(value) == 1 and lists:
+            yield from _names(lists[0])
+            return
+        texts = [text for key, text in value.items() if isinstance(text, str) and text and key != "shard"]
+        known = [value[key] for key in NAME_KEYS if value.get(key)]
+        yield str((known or texts or [value.get("shard", "")])[0])
 
 
 def _dump(value: object, form: str) -> None:
@@ -129,16 +184,18 @@ class ProgressLine:
         self._last = ""
         self._is_terminal = sys.stderr.isatty()
 
-    def show(self, text: str) -> None:
-        if text == self._last:
+    def show(self, text: str, how_far: str = "") -> None:
+        """`how_far`: a bar and an estimate. Elsewhere than on a terminal they make no line of their own."""
+        line = escape(f"{how_far}  {text}" if how_far else text)
+        changing = line if self._is_terminal else text
+        if changing == self._last:
             return
-        self._last = text
+        self._last = changing
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            line = escape(text)
             click.echo(f"\r\x1b[K{line if len(line) <= width else line[: width - 1] + '…'}", err=True, nl=False)
         else:
-            note(text)
+            note(line)
 
     def clear(self) -> None:
         if self._is_terminal and self._last:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from nstance.admin.help import SharedOption, debug_flag
+from nstance.admin.help import SharedOption, global_flags
 from nstance.admin.options import Function, decorated, duration, flag, format_flag, name
 from nstance.config import addresses
 from nstance.model import ids
@@ -59,7 +59,7 @@ def _address(text: str) -> str:
     return str(parsed)
 
 
-def _timeout(text: str) -> float:
+def timeout(text: str) -> float:
     seconds = duration(text)
     if not 0.001 <= seconds <= 86400:
         raise click.BadParameter(f"expected between 1ms and 24h, found {text[:64]!r}")
@@ -88,10 +88,19 @@ _SERVER_FLAGS = (
         show_default=f"<temp>/{IDENTITY}",
         help="The directory with tls.crt, tls.key and ca.crt from `cluster register-operator`.",
     ),
-    flag("--timeout", cls=SharedOption, type=_timeout, metavar="DURATION", default="30s", help="Of each call."),
+    flag("--timeout", cls=SharedOption, type=timeout, metavar="DURATION", default="30s", help="Of each call."),
 )
 _SHARD_FLAGS = (
-    flag("--shard", cls=SharedOption, type=name, metavar="SHARD", help="The shard to call."),
+    flag(
+        "--shard",
+        cls=SharedOption,
+        type=name,
+        metavar="SHARD",
+        shell_complete=lambda ctx, _, incomplete: [
+            each for each in sorted(ctx.params.get("servers") or ()) if each.startswith(incomplete)
+        ],
+        help="The shard to call.",
+    ),
     click.option("--all-shards", cls=SharedOption, is_flag=True, help="Call all shards of --servers."),
     flag("--tenant", cls=SharedOption, type=name, help="Another tenant than the identity's; for the role admin."),
 )
@@ -108,13 +117,26 @@ def shard_flags_without_format(command: Function) -> Function:
     @functools.wraps(command)
     def collect(*, shard: str | None, all_shards: bool, tenant: str | None, **rest: Any) -> None:
         if all_shards and not _is_typed("shard"):
-            shard = None  # a flag takes precedence over the environment
+            shard = None  # a flag takes precedence over the environment and the context
         if all_shards == (shard is not None):
             raise click.UsageError("expected exactly one of --shard and --all-shards")
         selection = replace(_selection(shard, rest), tenant=TenantId(tenant) if tenant else None)
         command(selection=selection, **rest)
 
-    return decorated(collect, (*_SHARD_FLAGS, *_SERVER_FLAGS, debug_flag))
+    return decorated(collect, (*_SHARD_FLAGS, *_SERVER_FLAGS, global_flags))
+
+
+def any_shards_flags(command: Function) -> Function:
+    """Selects all shards of --servers, or the one of --shard."""
+
+    @functools.wraps(command)
+    def collect(*, shard: str | None, all_shards: bool, tenant: str | None, **rest: Any) -> None:
+        if all_shards and _is_typed("shard"):
+            raise click.UsageError("expected either --shard or --all-shards")
+        selection = _selection(None if all_shards else shard, rest)
+        command(selection=replace(selection, tenant=TenantId(tenant) if tenant else None), **rest)
+
+    return decorated(collect, (*_SHARD_FLAGS, *_SERVER_FLAGS, global_flags))
 
 
 def all_shards_flags(command: Function) -> Function:
@@ -124,7 +146,7 @@ def all_shards_flags(command: Function) -> Function:
     def collect(**rest: Any) -> None:
         command(selection=_selection(None, rest), **rest)
 
-    return decorated(collect, (*_SERVER_FLAGS, debug_flag))
+    return decorated(collect, (*_SERVER_FLAGS, global_flags))
 
 
 def optional_shards_flags(command: Function) -> Function:
@@ -166,9 +188,12 @@ def _is_typed(name: str) -> bool:
 def _selection(shard: str | None, rest: dict[str, Any]) -> ShardSelection:
     known: Servers | None = rest.pop("servers")
     if not known:
-        raise click.UsageError("missing --servers, such as --servers us-west-2a=10.0.0.1:8993")
+        raise click.UsageError("missing --servers, such as --servers us-west-2a=10.0.0.1:8993, or a context with it")
     if shard is not None and shard not in known:
-        raise click.UsageError(f"--servers has no shard {shard}; it has {', '.join(sorted(known))}")
+        from nstance.admin.errors import did_you_mean
+
+        hint = did_you_mean(shard, known) or f"; it has {', '.join(sorted(known))}"
+        raise click.UsageError(f"--servers has no shard {shard}{hint}")
     return ShardSelection(
         servers=known,
         shards=tuple(sorted(known)) if shard is None else (ShardId(shard),),

@@ -19,11 +19,14 @@ from nstance.agent.files.folder import Folder, SetupError
 from nstance.agent.files.installation import ReceivedFiles
 from nstance.agent.files.on_receive import OnReceive
 from nstance.agent.health import VitalsReader
+from nstance.agent.metrics import AgentMetrics
 from nstance.agent.server_calls import AgentParts
 from nstance.agent.session import Session
 from nstance.agent.settings import DirectorySettings, Settings
 from nstance.agent.stop_reason import StopReason
+from nstance.agent.traces import AgentTraces
 from nstance.clock import Clock, Rng
+from nstance.telemetry.tracing import Tracing
 from nstance.v1 import agent_pb2
 
 LOCK_TIMEOUT_SECONDS = 5.0  # for an agent that is just being stopped
@@ -34,19 +37,26 @@ CANCEL_SECONDS = 0.2
 log = logging.getLogger(__name__)
 
 
-async def run(settings: Settings, *, clock: Clock, rng: Rng) -> None:
+async def run(settings: Settings, *, clock: Clock, rng: Rng, tracing: Tracing | None = None) -> None:
     """Until SIGTERM or SIGINT. Raises SetupError or OSError where only an administrator can help."""
     stop, going_down = asyncio.Event(), asyncio.Event()
     for number, event in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGUSR1, going_down)):
         asyncio.get_running_loop().add_signal_handler(number, event.set)
-    await run_until(settings, stop=stop, going_down=going_down, clock=clock, rng=rng)
+    await run_until(settings, stop=stop, going_down=going_down, clock=clock, rng=rng, tracing=tracing)
 
 
 async def run_until(
-    settings: Settings, *, stop: asyncio.Event, going_down: asyncio.Event, clock: Clock, rng: Rng
+    settings: Settings,
+    *,
+    stop: asyncio.Event,
+    going_down: asyncio.Event,
+    clock: Clock,
+    rng: Rng,
+    tracing: Tracing | None = None,
 ) -> None:
     identity, keys, recv = (_prepare_folder(each) for each in (settings.identity, settings.keys, settings.recv))
-    async with _lock_identity(identity, clock), _serve_health(settings) as health:
+    metrics = AgentMetrics()
+    async with _lock_identity(identity, clock), _serve_health(settings, metrics) as health:
         on_receive = OnReceive(settings.on_receive, identity, number=lambda: received.number())
         received = ReceivedFiles(recv=recv, identity=identity, before_commit=on_receive.before_commit)
         received.recover()
@@ -64,6 +74,8 @@ async def run_until(
             make_keys=key_generation.make_in_child,
             clock=clock,
             rng=rng,
+            metrics=metrics,
+            traces=AgentTraces(settings.instance, tracing.tracer if tracing is not None else None, clock),
         )
         endpoint.notify_systemd("READY=1")
         await Lifecycle(parts, health).run_until(stop, going_down)
@@ -124,9 +136,12 @@ class Lifecycle:
         if nonce is not None:
             loop = asyncio.get_running_loop()
             pair = await loop.run_in_executor(self._parts.disk, identity.key_pair, nonce, self._parts.make_keys)
-            return await registration.register(
+            started = self._parts.clock.monotonic()
+            certificate, traceparent = await registration.register(
                 self._parts.settings, identity, nonce, pair, clock=self._parts.clock, rng=self._parts.rng
             )
+            self._parts.traces.registered(traceparent, started)
+            return certificate
         if stored is not None:
             # This machine's clock may be wrong; the server decides.
             log.warning("certificate expired by this machine's clock, using it anyway")
@@ -183,8 +198,8 @@ async def _lock_identity(identity: Folder, clock: Clock) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serve_health(settings: Settings) -> AsyncIterator[HealthStatus]:
-    health = HealthStatus()
+async def _serve_health(settings: Settings, metrics: AgentMetrics) -> AsyncIterator[HealthStatus]:
+    health = HealthStatus(metrics)
     if settings.health is None:
         yield health
         return

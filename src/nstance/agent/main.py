@@ -13,9 +13,13 @@ from nstance.agent import settings
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, SystemClock, SystemRng
 from nstance.model import durations
-from nstance.telemetry import logs
+from nstance.telemetry import logs, tracing
 
 WAIT_POLL_SECONDS = 0.1
+FLUSH_SECONDS = 0.15  # for traces, of the two seconds that a stop may take
+LOG_FORMAT_VARIABLE = "NSTANCE_LOG_FORMAT"
+
+log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,26 +29,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))
     if options.command == "install-units":
         sys.exit(_install_units(options.dir, options.program))
-    logs.configure(json=False, debug=options.debug, program="nstance-agent")
-    code = _run()
+    code = _run(is_json=options.log_format == "json", debug=options.debug)
     logging.shutdown()
     # Not sys.exit: it would wait for a thread that hangs on a dead disk or name server. Files survive this by design.
     os._exit(code)
 
 
-def _run() -> int:
+def _run(*, is_json: bool, debug: bool) -> int:
+    logs.configure(json=is_json, debug=debug, program="nstance-agent")
+    report = _log_errors if is_json else _print_errors
     try:
         configured = settings.read(os.environ)
     except settings.InvalidSettingsError as error:
-        return _print_errors(*error.faults)
+        return report(*error.faults)
+    logs.configure(json=is_json, debug=debug, program="nstance-agent", fields={"instance": configured.instance})
 
     from nstance.agent import lifecycle
     from nstance.agent.files import folder
 
+    clock, rng = SystemClock(), SystemRng()
+    traced = tracing.start(
+        os.environ, clock, rng, program="nstance-agent", version=VERSION, instance=configured.instance
+    )
     try:
-        asyncio.Runner().run(lifecycle.run(configured, clock=SystemClock(), rng=SystemRng()))
+        asyncio.Runner().run(lifecycle.run(configured, clock=clock, rng=rng, tracing=traced))
     except (folder.SetupError, OSError) as error:
-        return _print_errors(str(error))
+        return report(str(error))
+    finally:
+        traced.close(FLUSH_SECONDS)
     return 0
 
 
@@ -54,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nstance-agent {VERSION}")
     parser.add_argument("-v", "--debug", action="store_true", help="log debug messages")
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default=os.environ.get(LOG_FORMAT_VARIABLE) or "text",
+        help=f"json: one object a line (default: {LOG_FORMAT_VARIABLE}, or text)",
+    )
     commands = parser.add_subparsers(dest="command", metavar="[wait | install-units]")
     waiting = commands.add_parser("wait", help="return once the first set of files is installed")
     waiting.add_argument("--timeout", type=_duration, default=300.0, help="how long to wait (5m)")
@@ -87,6 +105,12 @@ def _duration(text: str) -> float:
 def _print_errors(*errors: str) -> int:
     for error in errors:
         sys.stderr.write(f"nstance-agent: {error}\n")
+    return 1
+
+
+def _log_errors(*errors: str) -> int:
+    for error in errors:
+        log.error("failed to run", extra={"error": error})
     return 1
 
 

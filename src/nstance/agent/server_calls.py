@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from grpclib.exceptions import GRPCError
@@ -22,7 +22,9 @@ from nstance.agent.files import installation
 from nstance.agent.files.folder import Folder, SetupError
 from nstance.agent.files.on_receive import OnReceive
 from nstance.agent.health import Vitals, VitalsReader
+from nstance.agent.metrics import AgentMetrics
 from nstance.agent.settings import Settings
+from nstance.agent.traces import AgentTraces
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, Rng
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
@@ -53,6 +55,8 @@ class AgentParts:
     make_keys: key_generation.KeyMaker
     clock: Clock
     rng: Rng
+    traces: AgentTraces
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
 
 class ServerCalls:
@@ -78,7 +82,10 @@ class ServerCalls:
             self._resend_files.set()
         self._had_files = bool(config_hash)
         self._sequence += 1
-        problems = [*self._problems.values(), self._parts.on_receive.problem]
+        problems = [each for each in (*self._problems.values(), self._parts.on_receive.problem) if each]
+        metrics = self._parts.metrics
+        metrics.reports, metrics.problems = self._sequence, len(problems)
+        metrics.certificate_expires = self.certificate.not_after
         return agent_pb2.HealthReport(
             boot_id=self._boot_id,
             sequence=self._sequence,
@@ -90,7 +97,7 @@ class ServerCalls:
             load1=vitals.load1,
             config_hash=config_hash,
             files=states,
-            files_error="; ".join(filter(None, problems)),
+            files_error="; ".join(problems),
             instance_id=self.certificate.identity.id,
             received_hash=received_hash,
             checks_hash=self._parts.checks.hash,

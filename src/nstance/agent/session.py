@@ -74,7 +74,8 @@ class Session:
 
     def send_notice(self, notice: agent_pb2.Notice) -> None:
         """Sent at once, and again on each new connection."""
-        self._outbox.add_notice(notice)
+        self._parts.metrics.notices[notice.kind] += 1
+        self._outbox.add_notice(self._parts.traces.noticed(notice))
 
     async def leave(self, reason: StopReason) -> None:
         """Say goodbye if there is a stream, and wait a moment for the confirmation."""
@@ -167,7 +168,7 @@ class Session:
             except TimeoutError as error:
                 raise _ConnectionLostError("no answer to health reports") from error
             finally:
-                self._is_open = False
+                self._is_open = self._parts.metrics.connected = False
                 sender.cancel()
                 await asyncio.wait({sender})
             if not sender.cancelled() and sender.exception() is None:
@@ -185,6 +186,8 @@ class Session:
         if not self._is_answered:
             self._is_answered = True
             self._last_problem = ""
+            self._parts.metrics.connected = True
+            self._parts.metrics.connections += 1
             log.info("connected", extra={"instance": self._calls.certificate.identity.id})
         if answer.server_time_unix_ms:
             self._calls.server_clock_offset = answer.server_time_unix_ms / 1000 - self._parts.clock.wall()

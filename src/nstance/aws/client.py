@@ -20,6 +20,7 @@ from nstance.aws.encoding import Answer, Params
 from nstance.aws.endpoints import endpoint
 from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
 from nstance.aws.metadata import Metadata
+from nstance.aws.proxies import proxy_for
 from nstance.aws.signing import Request, sign
 from nstance.clock import Clock
 
@@ -72,15 +73,19 @@ class AwsClient:
         )
         self.metadata = Metadata(self._open, self._environment)
         self._session: aiohttp.ClientSession | None = None
+        self._proxies: dict[str, str | None] = {}  # by URL: a few endpoints
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=CONNECTIONS, ttl_dns_cache=60)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=timeout, trust_env=True, auto_decompress=True
-            )
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True)
         return self._session
+
+    def _proxy(self, url: str) -> str | None:
+        if url not in self._proxies:
+            self._proxies[url] = proxy_for(url, self._environment)
+        return self._proxies[url]
 
     async def close(self) -> None:
         if self._session is not None:
@@ -120,7 +125,11 @@ class AwsClient:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 async with self._open().post(
-                    request.url, data=request.body, headers=headers, allow_redirects=False
+                    request.url,
+                    data=request.body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxy(request.url),
                 ) as reply:
                     text = await reply.content.read(MAX_ANSWER_BYTES + 1)
                     while not reply.content.at_eof() and len(text) <= MAX_ANSWER_BYTES:

@@ -186,7 +186,7 @@ class Chain:
 
     async def _request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> str:
         try:
-            return await request(self.session(), method, url, headers, body)
+            return await request(self, method, url, headers, body)
         except MetadataError as problem:
             raise CredentialsError(f"no AWS credentials: {problem}") from problem
 

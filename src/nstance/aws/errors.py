@@ -1,5 +1,9 @@
 """What can go wrong with a call to AWS."""
 
+import re
+
+_PERMISSION = re.compile(r"perform:? ([a-z0-9-]+:[A-Za-z0-9]+)")
+
 
 class AwsError(Exception):
     """AWS answered with an error. `code` is AWS's own word for it."""
@@ -22,6 +26,12 @@ class AwsError(Exception):
     @property
     def is_denied(self) -> bool:
         return self.code in _DENIED
+
+    @property
+    def permission(self) -> str:
+        """Which one is missing, where AWS says so: a call may need more than the one of its own name."""
+        found = _PERMISSION.search(self.message) if self.is_denied else None
+        return found[1] if found is not None else ""
 
     @property
     def is_expired(self) -> bool:

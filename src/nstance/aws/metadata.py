@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import aiohttp
 
 from nstance.aws.errors import NotSentError
+from nstance.aws.proxies import proxy_for
 
 ENDPOINT = "http://169.254.169.254"
 REQUEST_SECONDS = 5.0
@@ -30,10 +32,8 @@ class Metadata:
     async def get(self, path: str) -> str:
         """A value below `/latest/meta-data/`. Raises MetadataError."""
         base = (self.environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT).rstrip("/")
-        token = await request(self.session(), "PUT", f"{base}/latest/api/token", _TOKEN_LIFE)
-        return await request(
-            self.session(), "GET", f"{base}/latest/meta-data/{path}", {"x-aws-ec2-metadata-token": token}
-        )
+        token = await request(self, "PUT", f"{base}/latest/api/token", _TOKEN_LIFE)
+        return await request(self, "GET", f"{base}/latest/meta-data/{path}", {"x-aws-ec2-metadata-token": token})
 
     async def instance_id(self) -> str:
         return await self.get("instance-id")
@@ -44,17 +44,23 @@ class Metadata:
         return await self.get(f"network/interfaces/macs/{mac}/interface-id")
 
 
-async def request(
-    session: aiohttp.ClientSession,
-    method: str,
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes | None = None,
-) -> str:
+class Caller(Protocol):
+    @property
+    def session(self) -> Callable[[], aiohttp.ClientSession]: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """With the variables of HTTP proxies."""
+
+
+async def request(caller: Caller, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> str:
     """One small answer from a service near this machine. Raises MetadataError."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
-            async with session.request(method, url, headers=headers, data=body, allow_redirects=False) as reply:
+            proxy = proxy_for(url, caller.environment)
+            async with caller.session().request(
+                method, url, headers=headers, data=body, allow_redirects=False, proxy=proxy
+            ) as reply:
                 text = await reply.content.read(MAX_BYTES)
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise MetadataError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem

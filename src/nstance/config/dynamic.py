@@ -21,6 +21,7 @@ from nstance.config.errors import ConfigError, Problem, quoted
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
 from nstance.config.model import scalars, workload
+from nstance.config.model.load_balancers import MEMBER_LISTS
 from nstance.config.model.settings import MAX_GROUPS, Settings
 from nstance.model import ids
 from nstance.model.ids import GroupKey, GroupName, TenantId
@@ -248,7 +249,7 @@ def _check_dynamic(settings: Settings, group: DynamicGroup, path: Path, problems
         if balancer is None:
             message = f"expected the name of a load balancer, found {quoted(name)}"
             problems.add((*path, "load_balancers", index), message, word=name, candidates=settings.load_balancers)
-        elif balancer.provider != provider and not provider_rules.RULES[provider].local:
+        elif balancer.provider not in (provider, *MEMBER_LISTS) and not provider_rules.RULES[provider].local:
             message = f"expected a load balancer of the provider {provider}, found one of {balancer.provider}"
             problems.add((*path, "load_balancers", index), message)
     provider_rules.check_args(provider, group.args, (*path, "args"), problems)

@@ -28,6 +28,7 @@ class Timings:
     renew_standby: float = 1.0  # while a standby exists and is not a member
     length_standby: float = 1.9
     renew_alone: float = 5.0
+    write_gap: float = 0.0  # two renewals are at least this far apart: some stores refuse the second one
     length_alone: float = 15.0
     frozen_most: float = 5.0  # then a term ends: shorter than the time that agents get to connect to a new leader
     member_silence: float = 30.0  # then a member is dropped
@@ -37,6 +38,18 @@ class Timings:
     flap_count: int = 3
     flap_wait: float = 10.0
     flap_wait_most: float = 60.0
+
+
+def spaced(timings: Timings, gap: float) -> Timings:
+    """The timings for a store that takes a write of the lease at most every `gap` seconds."""
+    return replace(
+        timings,
+        write_gap=gap,
+        renew_doubtful=max(timings.renew_doubtful, gap),
+        renew_standby=max(timings.renew_standby, gap),
+        renew_with_members=max(timings.renew_with_members, gap),
+        renew_alone=max(timings.renew_alone, gap),
+    )
 
 
 def adapted(timings: Timings, latency: float) -> Timings:
@@ -124,7 +137,7 @@ def renew_at(timings: Timings, members: Members, *, sent: float, now: float, sta
             due = min(due, answer.sent + timings.fresh)  # it may claim soon, on the version that it knows
         elif not is_fresh(timings, answer, now):
             due = min(due, sent + timings.renew_doubtful)
-    return due
+    return max(due, sent + timings.write_gap) if timings.write_gap else due
 
 
 def claim_wait(*, length: float, promise: float, member: bool) -> float:

@@ -5,6 +5,7 @@ runs, the instance first becomes suspect (its replacement starts) and later coun
 reconnects in between, it is kept. After a change of leaders the time counts from when this leader began to listen.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nstance.core import creating, leaving
@@ -15,6 +16,8 @@ from nstance.model.instance import Cause, Instance, State
 from nstance.model.observation import AgentObservation, VmObservation
 
 CHECK_DELAYS_SECONDS = (0.0, 1.0, 2.0, 4.0)  # after a lost connection or a notice
+# After an announced shutdown: the VM is off a moment later, at a time that nobody announces.
+SHUTDOWN_CHECK_DELAYS_SECONDS = (0.0, 0.4, 0.8, 1.4, 2.0, 4.0)
 CHECK_INTERVAL_SECONDS = 10.0
 CONNECT_SECONDS = 1.0  # how long a healthy agent takes at most from its registration to its connection
 ADOPTED_RECONNECT_SECONDS = 60.0  # twice the longest back-off of an agent that was rejected
@@ -69,7 +72,9 @@ def _act_on_notice(draft: Draft, instance: Instance, agent: AgentObservation) ->
     """Returns whether the instance is removed."""
     if agent.notice is NoticeKind.REBALANCE:
         return False  # a hint: voluntary work handles it
-    _schedule_checks_after(draft, instance, agent.notice_at)
+    is_shutdown = agent.notice is NoticeKind.SHUTDOWN
+    delays = SHUTDOWN_CHECK_DELAYS_SECONDS if is_shutdown else CHECK_DELAYS_SECONDS
+    _schedule_checks_after(draft, instance, agent.notice_at, delays)
     cause = imminent_end(draft, instance)
     if cause is None:
         draft.wake(agent.notice_at + draft.policy.shutdown_grace)
@@ -148,11 +153,13 @@ def has_replacement_vm(draft: Draft, instance: Instance) -> bool:
     return any(m.state is not State.PENDING for m in draft.replacements().get(instance.id, ()))
 
 
-def _schedule_checks_after(draft: Draft, instance: Instance, since: float | None) -> None:
+def _schedule_checks_after(
+    draft: Draft, instance: Instance, since: float | None, delays: Sequence[float] = CHECK_DELAYS_SECONDS
+) -> None:
     """Check at once and a few times more: clouds notice a dead VM only after some seconds."""
     checks = draft.observation(instance.id).calls.checks
-    if since is not None and checks < len(CHECK_DELAYS_SECONDS):
-        _schedule_check(draft, instance, since + CHECK_DELAYS_SECONDS[checks])
+    if since is not None and checks < len(delays):
+        _schedule_check(draft, instance, since + delays[checks])
 
 
 def _schedule_check(draft: Draft, instance: Instance, at: float) -> None:

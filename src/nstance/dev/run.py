@@ -57,6 +57,7 @@ class Dev:
             **({"has_file": vms.has_file} if self.is_vms else {}),
         )
         layout = dev_config.Layout(SHARD, port, PORT_OFFSETS, self.instances, vm_images=vm_images)
+        self.config = config
         self._config = dev_config.ConfigFile(config, self._store, layout)
         self.servers = [self._server(number, offset) for number, offset in enumerate(PORT_OFFSETS, 1)]
         self._supervisor = supervisor.Supervisor(self.servers, self.screen, self.clock, on_exit=self._on_server_exit)

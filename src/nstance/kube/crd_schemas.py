@@ -60,6 +60,10 @@ def _template(name: str, spec: Schema) -> Schema:
     )
 
 
+def _map_of_texts(description: str) -> Schema:
+    return {"type": "object", "description": description, "additionalProperties": {"type": "string"}}
+
+
 _NAME = {"minLength": 1, "maxLength": 63}
 _VARS: Schema = {
     "type": "object",
@@ -120,15 +124,45 @@ _ADDRESSES: Schema = {
     ),
 }
 
-SPECS: dict[Kind, Schema] = {
-    kinds.NSTANCE_CLUSTER: _fields(
-        "The Nstance cluster behind a Cluster API Cluster.",
+_TAINTS: Schema = {
+    "type": "array",
+    "maxItems": 50,
+    "items": _fields(
+        "One taint.",
         {
-            "controlPlaneEndpoint": _fields(
-                "The address of the workload cluster's API server.",
-                {"host": _text("Its host name or address."), "port": _number("Its port.", minimum=0, maximum=65535)},
-            )
+            "key": _text("Its key.", minLength=1, maxLength=316),
+            "value": _text("Its value.", maxLength=63),
+            "effect": _text("What it does.", enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]),
         },
+        required=("key", "effect"),
+    ),
+}
+_NODE = _fields(
+    "What the Nodes of these instances get, through the flags of the kubelet (vars) and by the operator.",
+    {
+        "labels": _map_of_texts("Labels."),
+        "annotations": _map_of_texts("Annotations."),
+        "taints": _TAINTS | {"description": "Taints."},
+        "startupTaints": _TAINTS | {"description": "Taints of a new Node; something else removes them."},
+    },
+)
+_ENDPOINT = {
+    "controlPlaneEndpoint": _fields(
+        "The address of the workload cluster's API server.",
+        {"host": _text("Its host name or address."), "port": _number("Its port.", minimum=0, maximum=65535)},
+    )
+}
+
+SPECS: dict[Kind, Schema] = {
+    kinds.NSTANCE_CLUSTER: _fields("The Nstance cluster behind a Cluster API Cluster.", _ENDPOINT),
+    kinds.NSTANCE_CONTROL_PLANE: _fields(
+        "The control plane of the workload cluster, as Cluster API sees it: it exists, and Nstance does not create it.",
+        _ENDPOINT | {"version": _text("Its Kubernetes version. A ClusterClass writes it; nothing here follows it.")},
+    ),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: _fields(
+        "No bootstrap data, for a ClusterClass, which needs an object that says so. Instances boot with Nstance's own "
+        "userdata.",
+        {},
     ),
     kinds.NSTANCE_MACHINE_POOL: _rules(
         _fields(
@@ -151,6 +185,11 @@ SPECS: dict[Kind, Schema] = {
                     "maxProperties": 256,
                     "additionalProperties": {"type": "integer", "format": "int32", "minimum": 0},
                 },
+                "node": _NODE,
+                "limits": _fields(
+                    "Bounds of the pool, whatever its replicas say.",
+                    {"instances": _number("It does not grow beyond this number; it is never shrunk to it.", minimum=0)},
+                ),
                 "providerIDList": _texts("Set by the operator: the provider IDs of the pool's VMs."),
             },
             required=("group", "shards"),
@@ -186,6 +225,10 @@ SPECS: dict[Kind, Schema] = {
 }
 SPECS |= {
     kinds.NSTANCE_CLUSTER_TEMPLATE: _template("NstanceClusters", SPECS[kinds.NSTANCE_CLUSTER]),
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: _template("NstanceControlPlanes", SPECS[kinds.NSTANCE_CONTROL_PLANE]),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: _template(
+        "NstanceBootstrapConfigs", SPECS[kinds.NSTANCE_BOOTSTRAP_CONFIG]
+    ),
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: _template("NstanceMachinePools", SPECS[kinds.NSTANCE_MACHINE_POOL]),
     kinds.NSTANCE_MACHINE_TEMPLATE: _template("NstanceMachines", _fields("As in NstanceMachine.", _MACHINE)),
 }
@@ -236,6 +279,30 @@ STATUSES: dict[Kind, Schema] = {
             "conditions": _CONDITIONS,
         },
     ),
+    kinds.NSTANCE_CONTROL_PLANE: _fields(
+        "Observed state.",
+        {
+            "initialization": _fields(
+                "What Cluster API waits for.",
+                {"controlPlaneInitialized": _flag("The API server answered; stays true.")},
+            ),
+            "initialized": _flag("The same, in the contract v1beta1."),
+            "ready": _flag("The API server answers."),
+            "externalManagedControlPlane": _flag("True: there are no Machines of control plane nodes."),
+            "version": _text("The version of the spec, for a ClusterClass."),
+            "conditions": _CONDITIONS,
+        },
+    ),
+    # The API server itself answers for it: there is never anything to wait for.
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: _fields(
+        "Constant.",
+        {
+            "dataSecretName": _text("Empty: there is no bootstrap data."),
+            "ready": _flag("For the contract v1beta1."),
+            "initialization": _fields("For Cluster API.", {"dataSecretCreated": _flag("Nothing is missing.")}),
+        },
+    )
+    | {"default": {"dataSecretName": "", "ready": True, "initialization": {"dataSecretCreated": True}}},
     kinds.NSTANCE_MACHINE_POOL: _fields(
         "Observed state.",
         {

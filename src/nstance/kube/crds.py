@@ -9,6 +9,11 @@ _AGE = ("Age", "date", ".metadata.creationTimestamp")
 _READY = ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status')
 _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
     kinds.NSTANCE_CLUSTER: (_READY, ("Endpoint", "string", ".spec.controlPlaneEndpoint.host"), _AGE),
+    kinds.NSTANCE_CONTROL_PLANE: (
+        ("Available", "string", '.status.conditions[?(@.type=="Available")].status'),
+        ("Endpoint", "string", ".spec.controlPlaneEndpoint.host"),
+        _AGE,
+    ),
     kinds.NSTANCE_MACHINE_POOL: (
         ("Group", "string", ".spec.group"),
         ("Shards", "string", ".spec.shards"),
@@ -36,15 +41,22 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         _AGE,
     ),
     kinds.NSTANCE_CLUSTER_TEMPLATE: (_AGE,),
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: (_AGE,),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: (_AGE,),
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: (_AGE,),
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
     kinds.NSTANCE_MACHINE_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
 }
 _SHORT_NAMES = {
     kinds.NSTANCE_CLUSTER: "nc",
+    kinds.NSTANCE_CONTROL_PLANE: "ncp",
     kinds.NSTANCE_MACHINE_POOL: "nmp",
     kinds.NSTANCE_SHARD_GROUP: "nsg",
     kinds.NSTANCE_MACHINE: "nm",
     kinds.NSTANCE_CLUSTER_TEMPLATE: "nct",
+    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: "ncpt",
+    kinds.NSTANCE_BOOTSTRAP_CONFIG: "nbc",
+    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: "nbct",
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: "nmpt",
     kinds.NSTANCE_MACHINE_TEMPLATE: "nmt",
 }
@@ -91,6 +103,9 @@ def definition(kind: Kind) -> Object:
                 "cluster.x-k8s.io/provider": "infrastructure-nstance",
                 "cluster.x-k8s.io/v1beta1": kind.version,
                 "cluster.x-k8s.io/v1beta2": kind.version,
+                # `clusterctl move` looks only at labelled kinds, and takes all objects of these with it.
+                "clusterctl.cluster.x-k8s.io": "",
+                "clusterctl.cluster.x-k8s.io/move": "",
             },
         },
         "spec": {

@@ -56,10 +56,18 @@ MACHINE = Kind(CAPI, "v1beta2", "Machine", "machines")
 
 INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io"
 NSTANCE_CLUSTER = Kind(INFRASTRUCTURE, "v1beta1", "NstanceCluster", "nstanceclusters")
+NSTANCE_CONTROL_PLANE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceControlPlane", "nstancecontrolplanes")
 NSTANCE_MACHINE_POOL = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachinePool", "nstancemachinepools")
 NSTANCE_SHARD_GROUP = Kind(INFRASTRUCTURE, "v1beta1", "NstanceShardGroup", "nstanceshardgroups")
 NSTANCE_MACHINE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachine", "nstancemachines")
 NSTANCE_CLUSTER_TEMPLATE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceClusterTemplate", "nstanceclustertemplates")
+NSTANCE_CONTROL_PLANE_TEMPLATE = Kind(
+    INFRASTRUCTURE, "v1beta1", "NstanceControlPlaneTemplate", "nstancecontrolplanetemplates"
+)
+NSTANCE_BOOTSTRAP_CONFIG = Kind(INFRASTRUCTURE, "v1beta1", "NstanceBootstrapConfig", "nstancebootstrapconfigs")
+NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE = Kind(
+    INFRASTRUCTURE, "v1beta1", "NstanceBootstrapConfigTemplate", "nstancebootstrapconfigtemplates"
+)
 NSTANCE_MACHINE_POOL_TEMPLATE = Kind(
     INFRASTRUCTURE, "v1beta1", "NstanceMachinePoolTemplate", "nstancemachinepooltemplates"
 )

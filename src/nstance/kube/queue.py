@@ -160,8 +160,10 @@ class Queue(Generic[K]):
         delay = self._delay(key)
         if isinstance(problem, errors.ThrottledError):
             delay = max(delay, problem.delay)
-        # Conflicts are common and resolve with the next reconcile.
-        level = logging.INFO if isinstance(problem, errors.ConflictError) else logging.WARNING
+        # Conflicts are common and resolve with the next reconcile, and an object may go between two calls.
+        is_gone = isinstance(problem, errors.NotFoundError) and self._failures[key] == 1
+        is_common = isinstance(problem, errors.ConflictError) or is_gone
+        level = logging.INFO if is_common else logging.WARNING
         log.log(
             level,
             "failed to reconcile, will retry",

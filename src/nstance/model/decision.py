@@ -96,6 +96,7 @@ class ReasonCode(Enum):
     CLOCK = "clock"
     SECURITY = "security"
     CREDENTIALS = "credentials"
+    PROVIDER = "provider"
 
 
 # Reasons that a person should look at: logged as warnings and highlighted by the admin tool.
@@ -121,6 +122,7 @@ TROUBLE = frozenset(
         ReasonCode.CLOCK,
         ReasonCode.SECURITY,
         ReasonCode.CREDENTIALS,
+        ReasonCode.PROVIDER,
     }
 )
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from nstance.objects import errors
-from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url, write_gap
 
 T = TypeVar("T")
 Observe = Callable[[str, str], None]  # (operation, outcome)
@@ -14,6 +14,7 @@ Observe = Callable[[str, str], None]  # (operation, outcome)
 class ObservedStore:
     def __init__(self, store: ObjectStore, observe: Observe) -> None:
         self._store = store
+        self.write_gap_seconds = write_gap(store)
         self._observe = observe
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from nstance import clock
 from nstance.objects import errors, file, memory, prefixed
 from nstance.objects.port import ObjectStore
 
-PROVIDERS = ("s3", "file", "memory")
+PROVIDERS = ("s3", "gcs", "file", "memory")
 
 
 def open_store(
@@ -25,11 +25,13 @@ def _open(provider: str, bucket: str, region: str | None, endpoint: str | None) 
             from nstance.objects import s3
 
             return s3.S3Store(bucket, region=region, endpoint=endpoint)
+        case "gcs":
+            from nstance.objects import gcs
+
+            return gcs.GcsStore(bucket, endpoint_url=endpoint)
         case "file":
             return file.FileStore(bucket)
         case "memory":
             return memory.MemoryStore(clock.SystemClock())
-        case "gcs":
-            raise errors.PermissionDeniedError("storage 'gcs' is not built yet; use one of " + ", ".join(PROVIDERS))
         case _:
             raise errors.PermissionDeniedError(f"storage must be one of {', '.join(PROVIDERS)}, not {provider!r}")

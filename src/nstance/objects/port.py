@@ -74,6 +74,11 @@ class ObjectStore(Protocol):
     async def close(self) -> None: ...
 
 
+def write_gap(store: ObjectStore) -> float:
+    """Seconds that must pass between two writes of one object: of the store itself or of the one that it wraps."""
+    return float(getattr(store, "write_gap_seconds", 0.0))
+
+
 @runtime_checkable
 class UrlSigner(Protocol):
     """A store whose objects can be read over HTTP by somebody without credentials."""

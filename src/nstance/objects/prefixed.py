@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 
 from nstance.objects import keys
-from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url, write_gap
 
 
 class PrefixedStore:
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         """Slashes around the prefix are ignored."""
         self._store = store
+        self.write_gap_seconds = write_gap(store)
         self._prefix = prefix.strip("/") + "/"
         keys.check(self._prefix[:-1])
 

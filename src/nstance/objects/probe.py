@@ -4,7 +4,8 @@ Some S3 imitations accept `If-None-Match` and `If-Match` and ignore them; others
 several writers win a race. On such a store two servers would both lead. The probe races 16 writers to create an object
 of a random name, then 16 to replace it, and does so with two objects at once: exactly one writer may win each race. Racy
 stores pass most races, so a fast store is raced again and again for half a second; a slow one delays no server for that. To
-pass is evidence, not proof. A lost answer says nothing about the store: the error is raised and the caller retries.
+pass is evidence, not proof. A lost answer says nothing about the store: the error is raised and the caller retries. A store
+that takes a write per second and object gets that time.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from nstance.clock import Clock, Rng
 from nstance.objects import errors
-from nstance.objects.port import Key, ObjectStore, Version
+from nstance.objects.port import Key, ObjectStore, Version, write_gap
 
 WRITERS = 16
 OBJECTS = 2
@@ -42,6 +43,7 @@ async def probe(store: ObjectStore, prefix: str, *, clock: Clock, rng: Rng, repl
             await _remove(store, keys)
         raise
     problems = [outcome for outcome in outcomes if outcome is not None]
+    await clock.sleep(write_gap(store))
     # That one round could not be finished does not excuse the store from what the other one has shown.
     problems.sort(key=lambda problem: not isinstance(problem, UnsuitableStoreError))
     if not problems:
@@ -56,6 +58,7 @@ async def _ask(store: ObjectStore, key: Key, clock: Clock, replace_races: int) -
     end = clock.monotonic() + RACING_SECONDS
     winner, version = await _race(store, _CREATE, "create", lambda body: store.create(key, body))
     for number in range(replace_races):
+        await clock.sleep(write_gap(store))
         stale = version
         replace = functools.partial(store.replace, key, seen=stale)
         winner, version = await _race(store, _REPLACE, f"replace {number}", replace)
@@ -63,6 +66,7 @@ async def _ask(store: ObjectStore, key: Key, clock: Clock, replace_races: int) -
             raise UnsuitableStoreError(_ignores(store, "a new version for each write (ETag)"))
         if clock.monotonic() >= end:
             break
+    await clock.sleep(write_gap(store))
     try:
         await store.replace(key, b"stale", seen=stale)
     except errors.ConflictError:
@@ -105,5 +109,5 @@ def _ignores(store: ObjectStore, condition: str) -> str:
 def _refusal(store: ObjectStore, fault: str) -> str:
     return (
         f"{store!r} {fault}, so two servers could lead at once; "
-        "use a store with conditional writes (Amazon S3, MinIO, Ceph, R2, or a directory)"
+        "use a store with conditional writes (Amazon S3, Google Cloud Storage, MinIO, Ceph, R2, or a directory)"
     )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from importlib import metadata
 
@@ -14,8 +15,10 @@ from nstance.clock import Clock, Rng, SystemClock, SystemRng
 from nstance.operator import options as parsing
 from nstance.operator.errors import FatalError
 from nstance.operator.options import Level, Options
-from nstance.operator.wiring import Operator
-from nstance.telemetry import logs
+from nstance.operator.wiring import Host, Operator
+from nstance.telemetry import logs, tracing
+
+log = logging.getLogger(__name__)
 
 _LEVELS = {Level.ERROR: logging.ERROR, Level.PANIC: logging.CRITICAL}
 
@@ -33,14 +36,27 @@ def main() -> None:
 
 
 async def run(options: Options, clock: Clock, rng: Rng) -> int:
-    operator = Operator(options, clock=clock, rng=rng)
+    traced = tracing.start(
+        os.environ,
+        clock,
+        rng,
+        program="nstance-operator",
+        version=metadata.version("nstance"),
+        instance=socket.gethostname(),
+    )
+    operator = Operator(options, clock=clock, rng=rng, host=Host(tracing=traced))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, operator.stop)
     try:
         await operator.run()
     except FatalError as problem:
+        if options.json_logs:
+            log.error("failed to run", extra={"error": str(problem)})
+            return 1
         return print_error(problem)
+    finally:
+        traced.close()
     return 0
 
 

@@ -3,8 +3,12 @@
 Label values are configured shards, names of controllers, or from closed sets, so their number is bounded.
 """
 
+from collections.abc import Callable, Mapping
+from importlib import metadata
+
 import prometheus_client as prometheus
 
+from nstance.telemetry import process_metrics
 from nstance.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE
 
 _CALL_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -12,8 +16,11 @@ _DRAIN_BUCKETS = (0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, spans: Callable[[], Mapping[str, int]] = process_metrics.no_spans) -> None:
+        """`spans`: of traces, by result."""
         self._registry = registry = prometheus.CollectorRegistry(auto_describe=False)
+        process_metrics.add_process(registry, program="nstance-operator", version=metadata.version("nstance"))
+        registry.register(process_metrics.SpanCollector(spans))
 
         def gauge(name: str, help: str, *labels: str) -> prometheus.Gauge:
             return prometheus.Gauge(f"nstance_operator_{name}", help, labels, registry=registry)
@@ -38,7 +45,7 @@ class Metrics:
         self._drain_seconds = histogram(
             "drain_seconds", "From the start of a drain to its end.", buckets=_DRAIN_BUCKETS
         )
-        self._expires = gauge("certificate_expiry_seconds", "Expiry of the client certificate, in seconds since 1970.")
+        self._expires = gauge("certificate_expiry_timestamp_seconds", "When the client certificate expires.")
         self._leader = gauge("leader", "1 while this replica leads.")
 
     def render(self) -> bytes:

@@ -44,6 +44,7 @@ CONFIG = "/etc/nstance/operator/config.yaml"
 WEBHOOK_CONFIGURATION = "nstance-operator"
 WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - controller-runtime's default
 SERVICE_ACCOUNT = "nstance-capi-workload"
+KEY_SECRET = "nstance-operator-key"
 ON_DEMAND_NAMESPACES = "nstance.dev/on-demand=enabled"
 HTTPS_PORT = 443
 API_PORT = 6443
@@ -102,7 +103,7 @@ class Environment:
     namespace: str = ""  # empty: the pod's, or the kubeconfig's
     ca_configmap: str = "nstance-cluster-ca"
     cert_secret: str = "nstance-operator-cert"
-    key_secret: str = "nstance-operator-key"
+    key_secret: str = KEY_SECRET
     nonce_secret: str = "nstance-operator-nonce"
     endpoint: Endpoint | None = None
     service_account: str = SERVICE_ACCOUNT
@@ -168,6 +169,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
     add("--kubeconfig", default="", metavar="FILE", help="default: KUBECONFIG, then the pod's service account")
     add("--zap-log-level", type=_level, metavar="LEVEL", help="debug, info, error, panic or a number (default: info)")
     add("--zap-encoder", choices=("json", "console"), help="default: console")
+    add("--log-format", choices=("text", "json"), help="the same as --zap-encoder console or json")
     _flag(parser, "--zap-devel", "debug level and console format; false: JSON", default=None)
     add("--zap-stacktrace-level", choices=("info", "error", "panic"), help="accepted and ignored")
     add("--zap-time-encoding", choices=_TIMES, help="accepted and ignored; times are RFC 3339")
@@ -187,9 +189,15 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
         delete_nodes={"auto": None, "true": True, "false": False}[flags.delete_nodes],
         kubeconfig=flags.kubeconfig,
         level=flags.zap_log_level or default_level,
-        json_logs=flags.zap_encoder == "json" if flags.zap_encoder else flags.zap_devel is False,
+        json_logs=_is_json(flags),
         environment=_environment(environment),
     )
+
+
+def _is_json(flags: argparse.Namespace) -> bool:
+    if flags.log_format or flags.zap_encoder:
+        return "json" in (flags.log_format, flags.zap_encoder)
+    return flags.zap_devel is False
 
 
 def _environment(variables: Mapping[str, str]) -> Environment:

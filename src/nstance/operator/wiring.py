@@ -33,6 +33,7 @@ from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.serving.webhooks import WebhookServer
 from nstance.operator.shards.identity import IdentityStore
 from nstance.operator.shards.links import Links
+from nstance.telemetry.tracing import Tracing
 from nstance.wire.credentials import Credentials
 from nstance.wire.http_listener import HttpListener
 
@@ -46,11 +47,12 @@ Build = Callable[[ControllerContext], list[Controller]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where the process runs: its environment and the files that Kubernetes access is read from."""
+    """Where the process runs: its environment, the files that Kubernetes access is read from, and its traces."""
 
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     home: Path = field(default_factory=Path.home)
     service_account: Path = kubeconfig.SERVICE_ACCOUNT
+    tracing: Tracing = field(default_factory=Tracing)
 
 
 class Operator:
@@ -66,14 +68,14 @@ class Operator:
     ) -> None:
         """`host`, `connect` and `build` are for tests and simulations."""
         self.options = options
-        self.metrics = Metrics()
+        self._host = host or Host()
+        self.metrics = Metrics(self._host.tracing.counts)
         self.probe_server = health.ProbeServer(lambda: self.unready_reason)
         self.metrics_server = health.MetricsServer(self.metrics)
         self.webhook: WebhookServer | None = None
         self.links: Links | None = None
         self._clock = clock
         self._rng = rng
-        self._host = host or Host()
         self._connect: Connect = connect or (lambda access: HttpKube(access, clock))
         self._build = build
         self._stopping = asyncio.Event()
@@ -197,6 +199,7 @@ class Operator:
             server_ca=lambda: _read(access.ca),
             endpoint=environment.endpoint,
             service_account=environment.service_account,
+            key_secret=environment.key_secret,
             on_demand_namespaces=self.options.on_demand_namespaces,
             delete_nodes=self.options.delete_nodes,
         )
@@ -221,6 +224,7 @@ class Operator:
                     *(recorder.run() for recorder in recorders.values()),
                     *(mirror.run() for mirror in mirrors.values()),
                     *(controller.run() for controller in controllers),
+                    context.cluster_api.run(),
                 ]
             )
         finally:
@@ -250,7 +254,9 @@ class Operator:
             events=events,
             workload_events=workload_events,
             shards=links,
+            cluster_api=mirrors.cluster_api(settings),
             metrics=self.metrics,
+            tracer=self._host.tracing.tracer,
             clock=self._clock,
             rng=self._rng,
         )

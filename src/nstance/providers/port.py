@@ -110,6 +110,17 @@ class ImageQuery:
     parameter: str = ""  # the name of a public parameter that holds the image's ID, instead of filters
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An HTTP service that keeps the members of a load balancer which no cloud provides."""
+
+    url: str
+    secret: str = ""  # its name in the secret store; empty: calls carry no credentials
+    auth: str = "hmac"  # how the secret is used: "hmac" signs each call, "token" sends it
+    ca_file: str = ""
+    timeout: float = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class LoadBalancer:
     """A load balancer of the configuration, and where its targets are registered."""
@@ -117,6 +128,9 @@ class LoadBalancer:
     name: str
     target_group_arns: tuple[str, ...] = ()
     instance_group_name: str = ""
+    webhook: Webhook | None = None
+    file: str = ""  # the path of a list of members
+    port: int = 0  # of the members, for webhook and file
 
 
 class Instances(Protocol):

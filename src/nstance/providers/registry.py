@@ -3,7 +3,7 @@ more memory than the rest of the server."""
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,13 @@ from nstance.providers.options import Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a cloud runs the VMs, and the address that its leader gets."""
+    """Where a cloud runs the VMs, the address that its leader gets, and the secrets that its API may need."""
 
     region: str = ""
     leader_address: port.FixedAddress | None = None
+    read_secret: Callable[[str], Awaitable[bytes]] | None = (
+        None  # from the cluster's secret store; raises ProviderError
+    )
 
 
 KINDS = ("memory", "mock", "process", "tmux", "qemu", "aws", "gcp", "proxmox")
@@ -47,7 +50,7 @@ def open_provider(
         case "aws":
             return _aws(parsed, scope, clock, server, place)
         case "proxmox":
-            return _proxmox(parsed, scope, clock)
+            return _proxmox(parsed, scope, clock, place)
         case "gcp":
             raise errors.PermanentError(
                 f"provider {kind!r} is not built yet; use one of aws, memory, process, proxmox, qemu, tmux"
@@ -134,9 +137,9 @@ def _qemu(options: Options, scope: port.Scope, cachedir: Path, clock: clocks.Clo
     return provider.open_qemu(scope, clock, clocks.SystemRng(), settings)
 
 
-def _proxmox(options: Options, scope: port.Scope, clock: clocks.Clock) -> port.Instances:
+def _proxmox(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place | None) -> port.Instances:
     from nstance.providers.proxmox import configured, provider
 
-    access, settings = configured.read(options, os.environ)
+    access, settings = configured.read(options, os.environ, place.read_secret if place is not None else None)
     options.finish()
     return provider.open_proxmox(scope, access, clock, settings)

@@ -22,11 +22,14 @@ _FIRST_FILE = 25
 _PATH_TABLE_BYTES = 10  # one entry: the root
 
 
-def seed(id: InstanceId, userdata: bytes, *, extra: Mapping[str, str] | None = None) -> bytes:
+def seed(
+    id: InstanceId, userdata: bytes, *, extra: Mapping[str, str] | None = None, network_config: bytes = b""
+) -> bytes:
     """The seed of an instance. `extra` are more keys of its `meta-data`."""
     metadata = {"instance-id": id, "local-hostname": id, **(extra or {})}
     # JSON, which is YAML too: cloud-init reads the one, a guest without a YAML parser the other.
-    return image({"meta-data": json.dumps(metadata).encode() + b"\n", "user-data": userdata})
+    files = {"meta-data": json.dumps(metadata).encode() + b"\n", "user-data": userdata}
+    return image({**files, "network-config": network_config} if network_config else files)
 
 
 def image(files: Mapping[str, bytes], *, label: str = LABEL) -> bytes:

@@ -99,16 +99,16 @@ class TmuxProvider(local.LocalProvider):
             self._nodes.add(record, self._describe(record))
 
     def _on_ended(self, id: InstanceId) -> None:
-        self._run("kill-window", "-t", f"={self._session}:={_window(id)}", absent=_NO_WINDOW)
+        self._run("kill-window", "-t", f"={self._session}:={window_name(id)}", absent=_NO_WINDOW)
         if self._nodes is not None:
             self._nodes.remove(id, self._provider_id(id))
 
     def _open(self, id: InstanceId, command: Sequence[str], *, log: Path) -> None:
         """Open a window, and create the session and the tmux server if they are missing. Its output is piped to the log in
         the same call, so that the log also has the output of an agent that fails at once."""
-        window = f"={self._session}:={_window(id)}"
+        window = f"={self._session}:={window_name(id)}"
         command_and_pipe = ("--", *command, ";", "pipe-pane", "-t", window, f"cat >> {shlex.quote(str(log))}")
-        name = ("-d", "-n", _window(id))
+        name = ("-d", "-n", window_name(id))
         for _ in range(_ATTEMPTS):
             opened = self._run("new-window", *name, "-t", f"={self._session}:", *command_and_pipe, absent=_NO_SESSION)
             if opened is None:
@@ -150,5 +150,5 @@ class TmuxProvider(local.LocalProvider):
         raise errors.UnknownOutcomeError(f"tmux {arguments[0]}: {message or f'exit code {answer.returncode}'}")
 
 
-def _window(id: InstanceId) -> str:
+def window_name(id: InstanceId) -> str:
     return f"nstance-agent-{id}"

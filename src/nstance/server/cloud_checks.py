@@ -13,7 +13,17 @@ from nstance.config.model.settings import Settings
 from nstance.config.resolve import Resolved
 from nstance.model.ids import GroupKey
 from nstance.providers import errors
-from nstance.providers.port import CloudPlan, Images, Instances, LoadBalancer, PlannedLaunch, capabilities_of
+from nstance.providers.member_lists.webhooks import Webhooks
+from nstance.providers.port import (
+    CloudPlan,
+    Images,
+    Instances,
+    LoadBalancer,
+    PlannedLaunch,
+    Webhook,
+    capabilities_of,
+)
+from nstance.server.cloud.configured_balancers import configured_balancers
 from nstance.server.cloud.images import image_query
 from nstance.server.workload import rendering
 
@@ -64,6 +74,21 @@ async def find_cloud_faults(
                 findings.add(fault.path, fault.text)
     except (errors.ProviderError, TimeoutError) as problem:
         findings.add(("shard", "infra"), f"failed to check the provider: {problem or 'timed out'}")
+
+
+async def find_webhook_faults(settings: Settings, findings: ProblemCollector, webhooks: Webhooks) -> None:
+    """Load balancers whose service does not list its members, or whose secret is missing."""
+
+    async def check(name: str, webhook: Webhook) -> None:
+        try:
+            await webhooks.read(webhook)
+        except errors.ProviderError as problem:
+            findings.add(("load_balancers", name), f"failed to list the members: {problem}")
+
+    asked = [
+        (each.name, each.webhook) for each in configured_balancers(settings, of_cloud=False) if each.webhook is not None
+    ]
+    await asyncio.gather(*(check(name, webhook) for name, webhook in asked))
 
 
 LookUp = Callable[[Path, str, Callable[[], Awaitable[object]]], Awaitable[object]]

@@ -1,16 +1,22 @@
 """Opens the provider that the configuration names."""
 
+import functools
+
 from nstance.clock import Clock
 from nstance.config.model.settings import Settings
 from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
 from nstance.providers.port import FixedAddress, Instances, Scope
 from nstance.providers.registry import Place, open_provider
+from nstance.secretstore import errors as secrets
+from nstance.secretstore.port import SecretStore
 from nstance.server.errors import FatalError
 from nstance.server.options import Options
 
 
-def open_configured(settings: Settings, shard: ShardId, options: Options, clock: Clock) -> Instances:
+def open_configured(
+    settings: Settings, shard: ShardId, options: Options, clock: Clock, secret_store: SecretStore | None = None
+) -> Instances:
     """Raises FatalError. The caller closes it."""
     try:
         return open_provider(
@@ -20,15 +26,26 @@ def open_configured(settings: Settings, shard: ShardId, options: Options, clock:
             cachedir=options.cachedir,
             clock=clock,
             server=options.id,
-            place=_place(settings),
+            place=_place(settings, secret_store),
         )
     except errors.ProviderError as problem:
         raise FatalError(f"the provider cannot be opened: {problem}") from problem
 
 
-def _place(settings: Settings) -> Place:
+async def read_secret(secret_store: SecretStore, name: str) -> bytes:
+    """A secret that calls to a load balancer or provider need. Raises ProviderError."""
+    try:
+        return await secret_store.get(name)
+    except (secrets.UnavailableError, TimeoutError) as problem:
+        raise errors.UnavailableError(f"failed to read the secret {name!r}: {problem or 'timed out'}") from problem
+    except secrets.SecretError as problem:
+        raise errors.PermanentError(f"failed to read the secret {name!r}: {problem}", parameter="secret") from problem
+
+
+def _place(settings: Settings, secret_store: SecretStore | None) -> Place:
     network = settings.shard.leader_network
     return Place(
         region=settings.shard.infra.region,
         leader_address=FixedAddress(network.ip, network.ip6, network.interface_id) if network is not None else None,
+        read_secret=functools.partial(read_secret, secret_store) if secret_store is not None else None,
     )

@@ -1,6 +1,8 @@
 """`nstance-server`: parse options, then run until a signal."""
 
 import asyncio
+import logging
+import os
 import signal
 import sys
 from importlib import metadata
@@ -18,7 +20,9 @@ from nstance.server.errors import FatalError
 from nstance.server.gc_tuner import GcTuner
 from nstance.server.options import Options
 from nstance.server.wiring import ServerProcess
-from nstance.telemetry import logs, loop_errors
+from nstance.telemetry import logs, loop_errors, tracing
+
+log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -32,7 +36,12 @@ def main() -> None:
 
 
 async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
-    process = ServerProcess(options, clock=clock, rng=rng)
+    version = metadata.version("nstance")
+    traced = tracing.start(
+        os.environ, clock, rng, program="nstance-server", version=version, instance=f"{options.shard}/{options.id}"
+    )
+    process = ServerProcess(options, clock=clock, rng=rng, tracing=traced)
+    report = log.error if options.json_logs else _print_error
     loop = asyncio.get_running_loop()
     loop_errors.install(loop, process.metrics.loop_failed)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -41,15 +50,16 @@ async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
     try:
         await process.run()
     except FatalError as problem:
-        _print_error(f"nstance-server: {problem}")
+        report(f"nstance-server: {problem}")
         # Many servers that fail for one reason must not restart at the same time. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
             wait = rng.uniform(*process.exit_jitter)
-            _print_error(f"nstance-server: exiting in {wait:.0f} s, so that servers do not restart at the same time")
+            report(f"nstance-server: exiting in {wait:.0f} s, so that servers do not restart at the same time")
             await process.pause(wait)
         return 1
     finally:
         collecting.cancel()
+        traced.close()
     return 0
 
 

@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add = parser.add_argument
     add("--id", help="this server's name (default: made from the host name)")
     add("--shard", help="the shard to serve")
-    add("--storage", choices=("s3", "file", "memory"), default="s3", help="kind of object storage (default: s3)")
+    add("--storage", choices=("s3", "gcs", "file", "memory"), default="s3", help="kind of object storage (default: s3)")
     add("--bucket", default="", help="the bucket, or with --storage file a directory")
     add("--prefix", default="", help="prefix of every key in the bucket")
     add(
@@ -75,7 +75,8 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add("--validate", nargs="?", const="", metavar="FILE", help="check a configuration file, or the bucket's, and exit")
     add("--strict", action="store_true", help="with --validate: warnings are errors")
     add("--online", action="store_true", help="with --validate: look for missing secrets and objects too")
-    add("--log-json", action="store_true", dest="json_logs", help="log as JSON, one object a line")
+    add("--log-format", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
+    add("--log-json", action="store_true", help="the same as --log-format json")
     add("--insecure-dev", action="store_true", help="allow to run without an encryption key; never for real use")
     add("-v", "--debug", action="store_true", help="log more")
     add("--version", action="version", version=f"nstance-server {version}")
@@ -101,7 +102,8 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
         if not values.bucket and values.storage != "memory":
             parser.error("--bucket is missing: name the bucket that holds the shard's state")
     fields = vars(values) | {"id": ServerId(id), "cachedir": Path(values.cachedir)}
-    return Options(**fields)
+    is_json = {fields.pop("log_format") == "json", fields.pop("log_json")}
+    return Options(**fields, json_logs=any(is_json))
 
 
 def _host_name() -> str:

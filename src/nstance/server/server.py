@@ -5,7 +5,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from nstance.config import storage_keys
+from nstance.core import election as rules
 from nstance.objects import journal, lease
+from nstance.objects.port import write_gap
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration
@@ -16,6 +18,8 @@ from nstance.server.leader.environment import Environment
 from nstance.server.leader.history import History
 from nstance.server.leader.leader import Leader
 from nstance.server.state.follower import Follower
+
+STANDBY_SECONDS = 5.0  # since its last answer, in which a standby counts
 
 
 class Server:
@@ -37,7 +41,7 @@ class Server:
                 store=store,
                 key=storage_keys.lease(env.shard),
                 me=me,
-                timings=configurations.timings(configuration.settings),
+                timings=rules.spaced(configurations.timings(configuration.settings), write_gap(store)),
                 clock=env.clock,
                 rng=env.rng,
                 latency=store.latency,
@@ -56,6 +60,10 @@ class Server:
             elector=self.elector,
             history=history,
         )
+        env.metrics.count_config(
+            refused=lambda: bool(self.active_config.rejection), unreadable=lambda: not self.active_config.is_readable
+        )
+        env.metrics.count_standbys(lambda: sum(age <= STANDBY_SECONDS for age in self.elector.standbys().values()))
 
     @property
     def damage(self) -> str:

@@ -26,6 +26,8 @@ from nstance.model.ids import GroupKey, ShardId
 from nstance.objects import errors as storage
 from nstance.objects import keys
 from nstance.objects.port import Key, ObjectStore
+from nstance.providers.member_lists.webhooks import Webhooks
+from nstance.providers.port import Instances
 from nstance.secretstore import errors as secrets
 from nstance.secretstore.port import SecretStore
 from nstance.server import cloud_checks, configured_provider, stores
@@ -77,22 +79,39 @@ async def _with_bucket(
         cluster_store = stores.open_cluster_store(options, settings, store)
         trust = Trust(cluster_store, settings, insecure_dev=options.insecure_dev, clock=clock, rng=rng)
         try:
-            await find_missing(settings, groups, findings, store, await trust.secret_store())
+            secret_store = await trust.secret_store()
+            await find_missing(settings, groups, findings, store, secret_store)
+            await _check_webhooks(settings, findings, clock, secret_store)
+            provider = _open_provider(options, shard, settings, clock, secret_store)
+            if provider is not None:
+                await _check_cloud(settings, groups, findings, provider)
         finally:
             await trust.close()
             if cluster_store is not store:
                 await cluster_store.close()
-        await _check_cloud(options, shard, settings, groups, findings, clock)
     return load.locate(body, findings, source=source)
 
 
-async def _check_cloud(
-    options: Options, shard: ShardId, settings: Settings, groups: Groups, findings: ProblemCollector, clock: Clock
-) -> None:
+def _open_provider(
+    options: Options, shard: ShardId, settings: Settings, clock: Clock, secret_store: SecretStore
+) -> Instances | None:
     """A local provider has nothing to ask, and to open it may create directories."""
     if RULES[settings.shard.infra.provider].local:
-        return
-    provider = configured_provider.open_configured(settings, shard, options, clock)
+        return None
+    return configured_provider.open_configured(settings, shard, options, clock, secret_store)
+
+
+async def _check_webhooks(
+    settings: Settings, findings: ProblemCollector, clock: Clock, secret_store: SecretStore
+) -> None:
+    webhooks = Webhooks(partial(configured_provider.read_secret, secret_store), clock)
+    try:
+        await cloud_checks.find_webhook_faults(settings, findings, webhooks)
+    finally:
+        await webhooks.close()
+
+
+async def _check_cloud(settings: Settings, groups: Groups, findings: ProblemCollector, provider: Instances) -> None:
     try:
         await cloud_checks.find_cloud_faults(settings, groups, findings, provider)
     finally:

@@ -22,7 +22,11 @@ from nstance.objects import errors, lease, probe
 from nstance.objects.observed import ObservedStore
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
+from nstance.providers.member_lists.files import MemberFiles
+from nstance.providers.member_lists.lists import MemberLists
+from nstance.providers.member_lists.webhooks import Webhooks
 from nstance.providers.port import Instances
+from nstance.secretstore.port import SecretStore
 from nstance.server import configured_provider, reserved_ports, stores
 from nstance.server.api import grpc_ports
 from nstance.server.cache.cache import Cache
@@ -35,14 +39,16 @@ from nstance.server.identity.certificate_expiry import CertificateExpiry
 from nstance.server.identity.issuer import Issuer, server_identity
 from nstance.server.identity.tls_contexts import TlsContexts
 from nstance.server.identity.trust import RETRYABLE, Trust
-from nstance.server.leader.environment import Environment
+from nstance.server.leader.environment import Environment, OpenBalancers
 from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.server import Server
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.tasks.backoff import Backoff, retry
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
+from nstance.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +69,18 @@ class ServerProcess:
         rng: Rng,
         store: ObjectStore | None = None,
         provider: Instances | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`store` and `provider` replace those that the options and the configuration name; they are not closed here."""
         assert options.shard is not None
         self.options = options
         self.shard: ShardId = options.shard
         self.metrics = Metrics()
+        self.metrics.add_process()
+        self._traces: InstanceTraces | None = None
+        if tracing is not None:
+            self.metrics.count_spans(tracing.counts)
+            self._traces = InstanceTraces(tracing.tracer) if tracing.tracer is not None else None
         self._boot_problem: str | None = "starting"  # what boot waits for
         self.exit_jitter = EXIT_JITTER_SECONDS
         self.server: Server | None = None  # once it is configured
@@ -146,7 +158,7 @@ class ServerProcess:
             return BOOT_RETRY.delay(failures, self._rng)
 
         try:
-            # The kernel decides who wins in a directory; a server that speaks S3 may have races of its own.
+            # The kernel decides who wins in a directory, and Google in its own; a server that speaks S3 may have races.
             races = probe.REPLACE_RACES if self.options.storage == "s3" else 1
             await retry(
                 lambda: probe.probe(
@@ -289,13 +301,15 @@ class ServerProcess:
             rng=rng,
             store=store,
             secret_store=secret_store,
-            provider=self._open_provider(settings, cluster, opened),
+            provider=self._open_provider(settings, secret_store, opened),
+            open_balancers=self._open_balancers(secret_store, opened),
             issuer=issuer,
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=cluster, shard=self.shard),
             advertised=advertised,
             ports=lambda context: grpc_ports.grpc_ports(context, api),
             history=cache,
             metrics=self.metrics,
+            traces=self._traces,
             cache=cache,
             watchdog=lambda term, length: Watchdog(term, clock=clock, length=length),
         )
@@ -330,12 +344,20 @@ class ServerProcess:
         self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
         return cache
 
-    def _open_provider(self, settings: Settings, cluster: ClusterId, opened: contextlib.AsyncExitStack) -> Instances:
+    def _open_provider(
+        self, settings: Settings, secret_store: SecretStore, opened: contextlib.AsyncExitStack
+    ) -> Instances:
         if self._provider is not None:
             return self._provider
-        provider = configured_provider.open_configured(settings, self.shard, self.options, self._clock)
+        provider = configured_provider.open_configured(settings, self.shard, self.options, self._clock, secret_store)
         opened.push_async_callback(provider.close)
         return provider
+
+    def _open_balancers(self, secret_store: SecretStore, opened: contextlib.AsyncExitStack) -> OpenBalancers:
+        webhooks = Webhooks(lambda name: configured_provider.read_secret(secret_store, name), self._clock)
+        opened.push_async_callback(webhooks.close)
+        files = MemberFiles(self._clock)
+        return lambda cloud, records: MemberLists(webhooks, files, records, cloud)
 
     def _endpoints(self, settings: Settings) -> Endpoints:
         try:

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
 
+from nstance.telemetry import trace_ids
+
 MAX_RECORD = 16 * 1024  # bytes, the newline not counted
 _MAX_VALUE = 4096  # characters of one extra
 _MAX_LINE = 1024  # of a traceback
@@ -37,16 +39,22 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _UNSAFE}
 _OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-def configure(*, json: bool, debug: bool, program: str) -> None:
-    """Log to standard error. The last call counts."""
+def configure(*, json: bool, debug: bool, program: str, fields: Mapping[str, str] | None = None) -> None:
+    """Log to standard error. The last call counts. `fields` are in every record of the JSON format."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(program) if json else ReadableFormatter())
+    handler.setFormatter(JsonFormatter(program, fields or {}) if json else ReadableFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("nstance").setLevel(logging.DEBUG if debug else logging.INFO)
+    if json:  # a program that ends by a bug must not print a traceback of many lines
+        sys.excepthook = lambda kind, error, trace: root.critical("unexpected error", exc_info=(kind, error, trace))
+
+
+def is_json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 class ReadableFormatter(logging.Formatter):
@@ -65,11 +73,13 @@ class ReadableFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time, level, program, component, message, traceback if there is one, and the extras."""
+    """One object per line: time, level, program, component, message, traceback if there is one, and the extras. In the
+    work for a trace, every record has its ID."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, fields: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._program = program
+        self._fields = fields or {}
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -84,6 +94,10 @@ class JsonFormatter(logging.Formatter):
             fields["traceback"] = "\n".join(trace)
         for key, value in _extras(record).items():
             fields.setdefault(key, _plain(value))
+        for key, text in self._fields.items():
+            fields.setdefault(key, text)
+        if trace_id := trace_ids.current.get():
+            fields.setdefault("trace_id", trace_id)
         line = _json(fields)
         # Escapes may add any amount, so values are shortened until the line fits and stays valid JSON.
         share = MAX_RECORD

@@ -1,12 +1,13 @@
 """The Prometheus metrics of a server.
 
 One `Metrics` per server with its own registry, so that several servers can run in one process. Label values come from
-closed sets or validated group keys; others become `other`, so that a client cannot create series. Group sizes and counts
-are read at each scrape, so that a removed group leaves no stale value.
+closed sets or validated group keys; others become `other`, so that a client cannot create series. What belongs to the
+leader is read at each scrape and is zero elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from importlib import metadata
 
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,12 +15,11 @@ from prometheus_client.registry import Collector
 
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey
-from nstance.model.instance import State
+from nstance.telemetry import process_metrics
+from nstance.telemetry.group_metrics import GroupCollector
+from nstance.telemetry.group_metrics import GroupCount as GroupCount
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-# Otherwise the library adds a gauge with the creation time to each counter and histogram.
-prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 OTHER = "other"
 MAX_GROUPS = 1000  # with their own series; durations of more groups are counted under `other`
@@ -44,28 +44,6 @@ _DRAIN = (0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupCount:
-    """A group as it is now."""
-
-    key: GroupKey
-    size: int
-    states: Mapping[State, int]
-    paused: bool = False
-    cloned: int = 0  # instances whose identity two agents use
-    ready: int = 0
-    blocked: bool = False  # instances cannot be created, or their files not rendered
-
-
-_GROUP_GAUGES = (  # field of GroupCount, name, description
-    ("size", "nstance_group_size", "Desired size."),
-    ("paused", "nstance_group_paused", "1 if the group is paused."),
-    ("cloned", "nstance_cloned_instances", "Instances whose identity two agents use."),
-    ("ready", "nstance_instances_ready", "Instances that are ready."),
-    ("blocked", "nstance_group_blocked", "1 if instances cannot be created or their files cannot be rendered."),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCount:
     """The server's own cache as it is now."""
 
@@ -83,7 +61,9 @@ class Metrics:
         self._groups: Callable[[], Iterable[GroupCount]] = tuple
         self._known: set[GroupKey] = set()
         self._cache: Callable[[], CacheCount] | None = None
-        registry.register(_GroupCollector(lambda: self._groups()))
+        registry.register(GroupCollector(lambda: self._groups()))
+        self._spans: Callable[[], Mapping[str, int]] = process_metrics.no_spans
+        registry.register(process_metrics.SpanCollector(lambda: self._spans()))
         registry.register(_CacheCollector(lambda: self._cache and self._cache()))
 
         def per_group(name: str, about: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
@@ -132,6 +112,22 @@ class Metrics:
         self._loop_errors = prometheus.Counter(
             "nstance_event_loop_errors", "Errors of callbacks and tasks that nothing awaits.", registry=registry
         )
+        self._config_refused = prometheus.Gauge(
+            "nstance_config_refused",
+            "1 if a newer configuration was refused and the old one stays active.",
+            registry=registry,
+        )
+        self._config_unreadable = prometheus.Gauge(
+            "nstance_config_unreadable", "1 if the configuration could not be read the last time.", registry=registry
+        )
+        self._standbys = prometheus.Gauge(
+            "nstance_standbys", "Standbys that answered this leader within the last five seconds.", registry=registry
+        )
+        self._file_sets = prometheus.Counter(
+            "nstance_file_sets", "Attempts to make a file set for an instance.", ["result"], registry=registry
+        )
+        for result in ("made", "failed"):
+            self._file_sets.labels(result)
         self._decisions = prometheus.Counter("nstance_decisions", "Decisions taken.", ["reason"], registry=registry)
 
     def render(self) -> bytes:
@@ -163,6 +159,26 @@ class Metrics:
     def count_exhausted_offers(self, source: Callable[[], float] = _zero) -> None:
         """As above."""
         self._exhausted.set_function(source)
+
+    def count_config(self, *, refused: Callable[[], float], unreadable: Callable[[], float]) -> None:
+        """As above, on every server."""
+        self._config_refused.set_function(refused)
+        self._config_unreadable.set_function(unreadable)
+
+    def count_standbys(self, source: Callable[[], float]) -> None:
+        """As above, on every server."""
+        self._standbys.set_function(source)
+
+    def count_spans(self, source: Callable[[], Mapping[str, int]]) -> None:
+        """As above: spans by result."""
+        self._spans = source
+
+    def add_process(self) -> None:
+        """Version, processor time, memory and open files of this process."""
+        process_metrics.add_process(self._registry, program="nstance-server", version=metadata.version("nstance"))
+
+    def file_set_made(self, succeeded: bool) -> None:
+        self._file_sets.labels("made" if succeeded else "failed").inc()
 
     def replaced(self, group: GroupKey, seconds: float) -> None:
         self._observe(self._replacement, group, seconds)
@@ -216,25 +232,6 @@ class Metrics:
                 return
             self._known.add(group)
         histogram.labels(group.tenant, group.name).observe(seconds)
-
-
-class _GroupCollector(Collector):
-    def __init__(self, groups: Callable[[], Iterable[GroupCount]]) -> None:
-        self._groups = groups
-
-    def collect(self) -> Iterator[Metric]:
-        instances = GaugeMetricFamily("nstance_instances", "Instances by state.", labels=["tenant", "group", "state"])
-        families = {
-            field: GaugeMetricFamily(name, about, labels=["tenant", "group"]) for field, name, about in _GROUP_GAUGES
-        }
-        for group in self._groups():
-            labels = [group.key.tenant, group.key.name]
-            for field, family in families.items():
-                family.add_metric(labels, getattr(group, field))
-            for state in State:
-                # Zeros too: a missing series looks like one that was never scraped.
-                instances.add_metric([*labels, state.value], group.states.get(state, 0))
-        yield from (instances, *families.values())
 
 
 class _CacheCollector(Collector):

@@ -569,20 +569,24 @@ class Notice(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     kind: Global___Notice.Kind.ValueType
     deadline_unix_ms: _builtins.int
     """when the VM will be taken, 0 if not known"""
     detail: _builtins.str
+    traceparent: _builtins.str
+    """W3C Trace Context, if the agent exports traces"""
     def __init__(
         self,
         *,
         kind: Global___Notice.Kind.ValueType = ...,
         deadline_unix_ms: _builtins.int = ...,
         detail: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "detail", b"detail", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "detail", b"detail", "kind", b"kind", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

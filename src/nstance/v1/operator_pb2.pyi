@@ -45,6 +45,7 @@ class ConfigStatus(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    TEMPLATES_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
     last_modified_unix: _builtins.int
     size: _builtins.int
@@ -57,6 +58,10 @@ class ConfigStatus(_message.Message):
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of a newer config in the bucket that was refused; other tenants' groups are not named"""
 
+    @_builtins.property
+    def templates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names, sorted"""
+
     def __init__(
         self,
         *,
@@ -68,10 +73,11 @@ class ConfigStatus(_message.Message):
         leader: _builtins.str = ...,
         epoch: _builtins.int = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
+        templates: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "epoch", b"epoch", "errors", b"errors", "etag", b"etag", "last_modified_unix", b"last_modified_unix", "leader", b"leader", "shard", b"shard", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "epoch", b"epoch", "errors", b"errors", "etag", b"etag", "last_modified_unix", b"last_modified_unix", "leader", b"leader", "shard", b"shard", "size", b"size", "templates", b"templates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dnstance/v1/registration.proto\x12\nnstance.v1\"z\n\x14RegisterAgentRequest\x12\r\n\x05nonce\x18\x01 \x01(\t\x12\x16\n\x0epublic_key_pem\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\x12\x0c\n\x04ipv4\x18\x04 \x01(\t\x12\x0c\n\x04ipv6\x18\x05 \x01(\t\x12\x10\n\x08hostname\x18\x06 \x01(\t\"O\n\x17RegisterOperatorRequest\x12\r\n\x05nonce\x18\x01 \x01(\t\x12\x16\n\x0epublic_key_pem\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\"X\n\x10RegisterResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpires_unix\x18\x02 \x01(\x03\x12\x15\n\rca_bundle_pem\x18\x03 \x01(\t\"@\n\x17RenewCertificateRequest\x12\x16\n\x0epublic_key_pem\x18\x01 \x01(\t\x12\r\n\x05proof\x18\x02 \x01(\x0c\x32\xbd\x01\n\x13RegistrationService\x12O\n\rRegisterAgent\x12 .nstance.v1.RegisterAgentRequest\x1a\x1c.nstance.v1.RegisterResponse\x12U\n\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a\x1c.nstance.v1.RegisterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dnstance/v1/registration.proto\x12\nnstance.v1\"z\n\x14RegisterAgentRequest\x12\r\n\x05nonce\x18\x01 \x01(\t\x12\x16\n\x0epublic_key_pem\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\x12\x0c\n\x04ipv4\x18\x04 \x01(\t\x12\x0c\n\x04ipv6\x18\x05 \x01(\t\x12\x10\n\x08hostname\x18\x06 \x01(\t\"O\n\x17RegisterOperatorRequest\x12\r\n\x05nonce\x18\x01 \x01(\t\x12\x16\n\x0epublic_key_pem\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\"m\n\x10RegisterResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpires_unix\x18\x02 \x01(\x03\x12\x15\n\rca_bundle_pem\x18\x03 \x01(\t\x12\x13\n\x0btraceparent\x18\x0e \x01(\t\"@\n\x17RenewCertificateRequest\x12\x16\n\x0epublic_key_pem\x18\x01 \x01(\t\x12\r\n\x05proof\x18\x02 \x01(\x0c\x32\xbd\x01\n\x13RegistrationService\x12O\n\rRegisterAgent\x12 .nstance.v1.RegisterAgentRequest\x1a\x1c.nstance.v1.RegisterResponse\x12U\n\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a\x1c.nstance.v1.RegisterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTEROPERATORREQUEST']._serialized_start=169
   _globals['_REGISTEROPERATORREQUEST']._serialized_end=248
   _globals['_REGISTERRESPONSE']._serialized_start=250
-  _globals['_REGISTERRESPONSE']._serialized_end=338
-  _globals['_RENEWCERTIFICATEREQUEST']._serialized_start=340
-  _globals['_RENEWCERTIFICATEREQUEST']._serialized_end=404
-  _globals['_REGISTRATIONSERVICE']._serialized_start=407
-  _globals['_REGISTRATIONSERVICE']._serialized_end=596
+  _globals['_REGISTERRESPONSE']._serialized_end=359
+  _globals['_RENEWCERTIFICATEREQUEST']._serialized_start=361
+  _globals['_RENEWCERTIFICATEREQUEST']._serialized_end=425
+  _globals['_REGISTRATIONSERVICE']._serialized_start=428
+  _globals['_REGISTRATIONSERVICE']._serialized_end=617
 # @@protoc_insertion_point(module_scope)

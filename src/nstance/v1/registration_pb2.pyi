@@ -86,20 +86,24 @@ class RegisterResponse(_message.Message):
     CERTIFICATE_PEM_FIELD_NUMBER: _builtins.int
     EXPIRES_UNIX_FIELD_NUMBER: _builtins.int
     CA_BUNDLE_PEM_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     certificate_pem: _builtins.str
     expires_unix: _builtins.int
     ca_bundle_pem: _builtins.str
     """newest first"""
+    traceparent: _builtins.str
+    """W3C Trace Context: what led to this registration, if the server exports traces"""
     def __init__(
         self,
         *,
         certificate_pem: _builtins.str = ...,
         expires_unix: _builtins.int = ...,
         ca_bundle_pem: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ca_bundle_pem", b"ca_bundle_pem", "certificate_pem", b"certificate_pem", "expires_unix", b"expires_unix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ca_bundle_pem", b"ca_bundle_pem", "certificate_pem", b"certificate_pem", "expires_unix", b"expires_unix", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,7 @@ import base64
 import contextlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +18,7 @@ from nstance.dev.aws.moto import AMI, Moto
 from nstance.dev.aws.rules import Rules
 from nstance.dev.aws.stand_in import StandIn
 from nstance.model.ids import InstanceId
-from nstance.model.instance import State
+from nstance.model.instance import Instance, State
 from support.eventually import eventually
 from support.moto_server import KEYS, REGION, fresh_moto, moto_call
 
@@ -68,29 +68,35 @@ class AwsServers(World):
         """Wait for the size, by the records and by moto's own books: a VM that a person took away is noticed later."""
 
         async def is_settled() -> bool:
-            return self._has(size) and await self._compare() == (set(), set()) and self._has(size)
+            if not self._has(size):
+                return False
+            existing = await self.stand_in.instances.existing()
+            return self._has(size) and self._compare(existing) == (set(), set())
 
         try:
             await eventually(is_settled, seconds=seconds, interval=0.2 + size / 200)
         except AssertionError as late:
-            records = Counter(record.state.value for record in self.leader.shard.instances.values())
-            leaked, lost = await self._compare()
+            records = Counter(record.state.value for record in self._records())
+            leaked, lost = self._compare(await self.stand_in.instances.existing())
             raise AssertionError(f"leaked {leaked}, lost {lost}, records {dict(records)}") from late
         assert not self.problems, self.problems  # two VMs of one instance would be among them
 
+    def _records(self) -> list[Instance]:
+        """The leader's. While nobody leads, for example after a crash, there are none."""
+        leading = [server.lead for server in self.servers.values() if server.lead is not None]
+        return list(leading[0].shard.instances.values()) if leading else []
+
     def _has(self, size: int) -> bool:
-        if not any(server.lead is not None for server in self.servers.values()):
-            return False
-        records = self.leader.shard.instances.values()
+        records = self._records()
         alive = [record for record in records if record.state in LIVING]
         leaving = [record for record in records if record.state in (State.DRAINING, State.DELETING)]
         return len(alive) == size and not leaving and all(record.state is not State.PENDING for record in alive)
 
-    async def _compare(self) -> tuple[set[str], set[str]]:
+    def _compare(self, existing: Mapping[str, str]) -> tuple[set[str], set[str]]:
         """VMs without a record, and records without their VM."""
-        existing = (await self.stand_in.instances.existing()).items()
-        records = {r.provider_id: r.id for r in self.leader.shard.instances.values() if r.state in LIVING}.items()
-        return {str(id) for id, _ in existing - records}, {str(id) for id, _ in records - existing}
+        records = {str(r.provider_id): str(r.id) for r in self._records() if r.state in LIVING}
+        vms, known = existing.items(), records.items()
+        return {id for id, _ in vms - known}, {id for id, _ in known - vms}
 
     def _on_launch(self, instance: str, params: Params) -> None:
         id = base64.b64decode(params.get("UserData", "")).decode().partition(" ")[0]

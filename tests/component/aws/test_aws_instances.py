@@ -147,6 +147,13 @@ async def test_throttling_is_no_lack_of_capacity(world: AwsWorld, door: Ec2Insta
         await door.create(request())
 
 
+async def test_an_account_without_the_role_for_spot_says_how_to_create_it(world: AwsWorld, door: Ec2Instances) -> None:
+    code = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+    world.stand_in.rules.add("RunInstances", Fault(code, "The provided credentials do not have permission", 403))
+    with pytest.raises(errors.PermanentError, match="aws iam create-service-linked-role --aws-service-name spot"):
+        await door.create(request(market="spot"))
+
+
 @pytest.mark.parametrize(
     ("action", "permission"),
     [

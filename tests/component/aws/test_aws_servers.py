@@ -1,15 +1,19 @@
 """Whole servers on AWS by moto's own books: no VM is lost, leaked or doubled, whatever happens to the calls."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from component.admin_shell import Shell, shell
 from component.aws import schedules
 from component.aws.aws_servers import AwsServers, aws_servers
-from nstance.dev.aws.rules import LOST_REPLY, OUTAGE, Fault, Rules
+from nstance.dev.aws.rules import INTERNAL, LOST_REPLY, LOST_REQUEST, OUTAGE, THROTTLED, Fault, Offer, Rules
 from nstance.model.ids import GroupKey, GroupName, TenantId
+from nstance.server.cloud import inventory
+from nstance.tasks.backoff import Backoff
 from support.eventually import eventually
 
 WEB = GroupKey(TenantId("default"), GroupName("web"))
@@ -43,34 +47,45 @@ async def test_random_schedules_of_faults(seed: int) -> None:
     await schedules.run_seed(seed, 20)
 
 
-@pytest.mark.timeout(900)
-async def test_lost_replies_of_300_creates_make_300_vms(tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)
+async def test_300_instances_with_faults_are_300_vms(tmp_path: Path) -> None:
+    """Lost replies, throttling, errors, a subnet that runs dry, VMs that show late, and 50 that are reclaimed at once."""
     async with aws_servers(tmp_path, Rules(page_size=100)) as world:
-        world.stand_in.rules.add("RunInstances", *[LOST_REPLY if n % 4 == 0 else Fault() for n in range(300)])
-        world.stand_in.rules.visible_after = 3.0
+        rules = world.stand_in.rules
+        kinds = {0: LOST_REPLY, 1: THROTTLED, 2: INTERNAL, 3: LOST_REQUEST, 4: LOST_REPLY}
+        rules.add("RunInstances", *[kinds.get(number % 12, Fault()) for number in range(300)])
+        rules.add("TerminateInstances", *[LOST_REPLY if number % 2 else THROTTLED for number in range(20)])
+        rules.capacity[Offer(subnet=world.subnets[0])] = 100
+        rules.visible_after = 3.0
         await world.resize(300)
         await world.start("a")
         await world.settle(300)
+        subnets = Counter(offer.subnet for offer in world.stand_in.books.offers.values())
+        assert subnets[world.subnets[0]] <= 100
         await asyncio.gather(*(world.interrupt(id) for id in sorted(await world.stand_in.instances.existing())[:50]))
         await world.settle(300)
+        await world.resize(280)
+        await world.settle(280)
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "expected"),
     [(OUTAGE, "Unavailable"), (REVOKED, "does not accept the credentials"), (ENDED, "does not accept the credentials")],
     ids=["outage", "killed credentials", "expired token"],
 )
 async def test_an_account_that_is_away_is_shown_deletes_nothing_and_heals(
-    tmp_path: Path, fault: Fault, says: str
+    tmp_path: Path, fault: Fault, expected: str
 ) -> None:
     async with aws_servers(tmp_path) as world:
         await world.resize(3)
         server = await world.start("a")
+        admin = await shell(world)
         await world.settle(3)
         before = await world.stand_in.instances.existing()
         world.stand_in.rules.outages["*"] = fault
         await world.resize(5)
-        await server.until(lambda: says in last_error(world))
+        await server.until(lambda: expected in last_error(world))
+        assert expected in await words(admin, "status")
         calls = len(world.stand_in.books.calls)
         await server.until(lambda: len(world.stand_in.books.calls) > calls + 5)  # it goes on asking
         assert await world.stand_in.instances.existing() == before
@@ -80,16 +95,56 @@ async def test_an_account_that_is_away_is_shown_deletes_nothing_and_heals(
         await server.until(lambda: last_error(world) == "")
 
 
+OUTAGE_LISTINGS = 24  # as many are tried in ten minutes, with pauses of up to 30 s between them
+
+
+async def test_a_region_that_is_away_for_ten_minutes_is_shown_and_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is to be done meanwhile, so that only the listings fail. Their pauses are a hundredth here."""
+    monkeypatch.setattr(inventory, "RETRY", Backoff(0.005, 0.3))
+    async with aws_servers(tmp_path) as world:
+        await world.resize(3)
+        server = await world.start("a")
+        await world.settle(3)
+        admin = await shell(world)
+        before = await world.stand_in.instances.existing()
+        records = dict(server.shard.instances)
+        world.stand_in.rules.outages["*"] = OUTAGE
+        asked = world.stand_in.books.count("DescribeInstances")
+        await server.until(lambda: world.stand_in.books.count("DescribeInstances") > asked + OUTAGE_LISTINGS)
+        status = await words(admin, "status")
+        assert "the provider does not list the VMs, so none is found missing or unknown" in status
+        assert "Unavailable: The server is overloaded" in status
+        assert await world.stand_in.instances.existing() == before
+        assert server.shard.instances == records
+        assert world.stand_in.books.count("TerminateInstances") == 0
+        world.stand_in.rules.heal()
+        await eventually(lambda: says(admin, "the provider lists the VMs again"))
+        assert await world.stand_in.instances.existing() == before
+
+
+async def words(admin: Shell, *command: str) -> str:
+    """What is shown, without the line breaks of a narrow terminal."""
+    return " ".join((await admin(*command)).stdout.replace("│", " ").split())
+
+
+async def says(admin: Shell, text: str) -> bool:
+    return text in await words(admin, "status")
+
+
 async def test_a_half_denied_policy_names_the_permission_and_heals(tmp_path: Path) -> None:
     """RunInstances is denied, everything else allowed."""
     async with aws_servers(tmp_path) as world:
         await world.resize(2)
         server = await world.start("a")
+        admin = await shell(world)
         await world.settle(2)
         before = await world.stand_in.instances.existing()
         world.stand_in.rules.deny("RunInstances")
         await world.resize(4)
         await server.until(lambda: "AWS denied ec2:RunInstances" in last_error(world))
+        assert "AWS denied ec2:RunInstances: allow it in the server's role" in await words(admin, "status")
         assert await world.stand_in.instances.existing() == before
         world.stand_in.rules.heal()
         await world.settle(4)

@@ -132,3 +132,42 @@ async def test_the_command_prints_its_endpoint_and_ends_by_a_signal() -> None:
     assert url.startswith("http://127.0.0.1:")
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_a_bucket_with_suspended_versioning_can_be_emptied(world: AwsWorld) -> None:
+    """As Terraform does it: it suspends the versioning, and then deletes version by version."""
+
+    def empty() -> list[str]:
+        s3 = client(world, "s3")
+        s3.create_bucket(Bucket="state", CreateBucketConfiguration={"LocationConstraint": REGION})
+        s3.put_bucket_versioning(Bucket="state", VersioningConfiguration={"Status": "Enabled"})
+        for _ in range(2):
+            s3.put_object(Bucket="state", Key="a", Body=b"x")
+            s3.delete_object(Bucket="state", Key="a")
+        s3.put_bucket_versioning(Bucket="state", VersioningConfiguration={"Status": "Suspended"})
+        status = s3.get_bucket_versioning(Bucket="state")["Status"]
+        for kind in ("Versions", "DeleteMarkers"):
+            found = s3.list_object_versions(Bucket="state")[kind]
+            versions = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
+            assert "Errors" not in s3.delete_objects(Bucket="state", Delete={"Objects": versions})
+        s3.delete_bucket(Bucket="state")
+        return [status, *(bucket["Name"] for bucket in s3.list_buckets()["Buckets"])]
+
+    assert await beside(empty) == ["Suspended"]
+
+
+async def test_one_of_many_writers_wins(world: AwsWorld) -> None:
+    """moto alone lets two of them win now and then."""
+    s3 = client(world, "s3")
+    await beside(lambda: s3.create_bucket(Bucket="state", CreateBucketConfiguration={"LocationConstraint": REGION}))
+
+    def write(key: str) -> str:
+        try:
+            s3.put_object(Bucket="state", Key=key, Body=b"x", IfNoneMatch="*")
+        except ClientError as problem:
+            return str(problem.response["Error"]["Code"])
+        return "won"
+
+    for number in range(10):
+        ends = await asyncio.gather(*(asyncio.to_thread(write, f"k{number}") for _ in range(16)))
+        assert sorted(ends) == ["PreconditionFailed"] * 15 + ["won"]

@@ -3,6 +3,7 @@
 from sim.mutants.access import ACCESS
 from sim.mutants.capacity import CAPACITY
 from sim.mutants.mutant import Mutant
+from sim.mutants.on_prem import ON_PREM
 from sim.mutants.rollouts import ROLLOUTS
 from sim.mutants.unknown_vms import UNKNOWN_VMS
 
@@ -46,6 +47,7 @@ OPERATORS = ("tests/component/test_authority_operators.py",)
 BOOT_HEALTH = ("tests/component/test_server_boot_health.py",)
 
 CATALOGUE: tuple[Mutant, ...] = (
+    *ON_PREM,
     *UNKNOWN_VMS,
     *ACCESS,
     # ---- journal

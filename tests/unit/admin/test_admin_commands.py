@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from nstance.admin import main
 from nstance.admin.help import LazyGroup
+from nstance.admin.options import Format
 
 HEAVY = ("rich", "obstore", "pydantic", "cryptography", "asyncio", "yaml", "uvloop", "aiohttp")
 
@@ -39,6 +40,7 @@ def test_the_commands_of_the_specification_are_there() -> None:
 
 READING = (
     "config diff, config status, group list, group show, group plan, group history, instance list, instance show, "
+    "instance logs, top, context list, context show, "
     "events, status, wait, doctor, serve, completion, cluster operators, cluster ca show, cluster nonce-key show, "
     "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup, "
     "token list, audit list, audit export, audit verify"
@@ -52,6 +54,15 @@ def test_every_changing_command_can_be_tried_without_consequences() -> None:
     assert reading <= leaves.keys()
     for path, command in leaves.items():
         assert any("--dry-run" in param.opts for param in command.params) == (path not in reading), path
+
+
+def test_every_command_that_lists_or_shows_something_has_all_formats() -> None:
+    names = {"list", "show", "logs", "status", "history", "diff", "plan", "operators", "events", "journal", "doctor"}
+    found = {path: command for path, command in ALL.items() if path and path[-1] in names}
+    assert len(found) > 12
+    for path, command in found.items():
+        types = [type(param.type) for param in command.params if param.name == "form"]
+        assert types == [Format] or isinstance(command, click.Group), path
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
@@ -150,10 +161,10 @@ def test_completion_for_an_unknown_shell_is_wrong_usage() -> None:
 
 
 def test_a_bug_is_one_line_and_a_traceback_on_request() -> None:
-    from nstance.admin.help import Command, debug_flag
+    from nstance.admin.help import Command, global_flags
 
     @click.command(cls=Command)
-    @debug_flag
+    @global_flags
     def broken() -> None:
         raise ZeroDivisionError("surprise")
 

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from nstance.admin.http import alarms, forecasts
+from nstance.admin.http import forecasts
 from nstance.admin.http.rate_limit import MAX_CLIENTS, Rate, RateLimit
 from nstance.admin.http.sessions import LIFE_SECONDS, Sessions
+from nstance.admin.shard import alarms
 from nstance.model.decision import ReasonCode
 from nstance.model.roles import Role
 from nstance.sim.forecasting.scenarios import SCENARIOS

@@ -95,13 +95,13 @@ def test_no_text_breaks_the_servers(text: str) -> None:
         ),
         (["group", "create", "web", "--template", "\udcff", "--shard", "a"], "'--template': expected text in UTF-8"),
         (["group", "update", "web", "--var", "a=\udcff", "--shard", "a"], "'--var': expected text in UTF-8"),
-        (["events", "--instance", "web-1", "--shard", "a"], "expected an instance ID"),
+        (["events", "--instance", "web_1", "--shard", "a"], "expected an instance ID"),
         (["wait", "--within", "-1s", "--shard", "a"], "expected a duration of 0s or more"),
         (["group", "scale", "Web", "1", "--shard", "a"], "lower-case letters"),
         (["group", "create", "web", "--shard", "a"], "missing option '--template'"),
         (["group", "create", "web", "--template", "t", "--var", "x", "--shard", "a"], "expected NAME=VALUE"),
         (["group", "update", "web", "--shard", "a"], "nothing to change"),
-        (["instance", "show", "web-1", "--shard", "a"], "expected an instance ID"),
+        (["instance", "show", "web_1", "--shard", "a"], "expected an instance ID"),
         (["events", "--limit", "1001", "--shard", "a"], "1001"),
         (["wait", "--within", "soon", "--shard", "a"], "expected a duration"),
         (["nonsense"], "no such command 'nonsense'"),
@@ -480,3 +480,11 @@ def test_exhausted_offers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "no capacity: spot m7 in s1" in text
     assert "and 1 more: see `nstance-admin group show web`" in text
+
+
+def test_top_takes_the_flags_of_shard_commands_and_needs_a_terminal(tmp_path: Path) -> None:
+    """As far as it gets without a terminal: an identity that is missing is named first."""
+    result = invoke("top", "--identity-dir", str(tmp_path / "nobody"), "--tenant", "acme")
+    assert result.exit_code == 1
+    assert "there is no identity in" in result.stderr
+    assert "expected either --shard or --all-shards" in invoke("top", "--shard", "a", "--all-shards").stderr

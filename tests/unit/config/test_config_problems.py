@@ -173,6 +173,35 @@ def test_the_good_one_is_good() -> None:
         ("groups/acme/web/update", {"max_surge": 0}, "groups.acme.web.update", "no instance can be replaced"),
         ("templates/web/userdata", {"source": "url", "content": "file:///etc"}, "templates.web.userdata", "https://"),
         ("load_balancers/lb", {"provider": "gcp"}, "load_balancers.lb", "expected an instance_group_name"),
+        ("load_balancers/lb", {"provider": "webhook"}, "load_balancers.lb", "expected a url, and no path"),
+        ("load_balancers/lb", {"provider": "file", "path": "members"}, "load_balancers.lb", "an absolute path"),
+        ("load_balancers/lb", {"provider": "file", "path": "/m", "auth": "token"}, "load_balancers.lb", "no webhook"),
+        ("load_balancers/lb", {"provider": "memory", "port": 80}, "load_balancers.lb", "keeps the members"),
+        ("load_balancers/lb/url", "https://lb.internal", "load_balancers.lb", "this is no webhook"),
+        (
+            "load_balancers/lb",
+            {"provider": "webhook", "url": "http://lb.internal/members"},
+            "load_balancers.lb.url",
+            "expected https",
+        ),
+        (
+            "load_balancers/lb",
+            {"provider": "webhook", "url": "https://me:secret@lb.internal/"},
+            "load_balancers.lb.url",
+            "expected a URL",
+        ),
+        (
+            "load_balancers/lb",
+            {"provider": "webhook", "url": "https://lb.internal/", "timeout": "2m"},
+            "load_balancers.lb.timeout",
+            "",
+        ),
+        (
+            "load_balancers/lb",
+            {"provider": "webhook", "url": "https://lb.internal/", "secret": "registration-nonce.key"},
+            "load_balancers.lb.secret",
+            "signs registration nonces",
+        ),
         ("images/debian", {"provider": "aws"}, "images.debian", "expected filters or a fallback"),
         # files
         ("templates/web/files/..", {"kind": "string", "template": ""}, f'{FILES}[".."]', "plain file name"),
@@ -627,3 +656,14 @@ def test_a_file_is_never_one_of_our_own_objects(source: str) -> None:
     (problem,) = found(json.dumps(config))
     assert problem.path == f"{FILES}.blob.source"
     assert "expected an object of your own" in problem.message
+
+
+def test_proxmox_has_no_leader_address_and_says_what_to_use() -> None:
+    document = {
+        "cluster": {"id": "x"},
+        "shard": {"infra": {"provider": "proxmox"}, "leader_network": {"ip": "10.0.0.9", "interface_id": "net1"}},
+    }
+    [problem] = problems(json.dumps(document))
+    assert problem.path == "shard.leader_network"
+    assert "keepalived" in problem.message
+    assert "docs/proxmox.md#leader-address" in problem.message

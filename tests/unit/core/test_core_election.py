@@ -2,7 +2,17 @@
 
 import pytest
 
-from nstance.core.election import Answer, Members, Timings, adapted, claim_wait, promise_until, renew_at, valid_until
+from nstance.core.election import (
+    Answer,
+    Members,
+    Timings,
+    adapted,
+    claim_wait,
+    promise_until,
+    renew_at,
+    spaced,
+    valid_until,
+)
 
 APART = 1.05  # a holder's clock that is slow, and a standby's that is fast: so far may they be off together
 TIMINGS = Timings()
@@ -94,3 +104,18 @@ def test_a_leader_can_renew_in_time_whatever_the_store_takes(latency: float) -> 
         assert length > max(interval, latency) + latency
     assert now.crash_wait >= now.fresh + latency, "a doubtful answer is replaced by a renewal before it is over"
     assert now.crash_wait <= now.promise
+
+
+def test_a_store_that_takes_few_writes_gets_the_time_between_them() -> None:
+    timings = spaced(TIMINGS, 1.1)
+    for members, near in (
+        (Members((), {}), True),
+        (Members((), {}), False),
+        (Members(("b",), {}), True),
+        (Members(("b",), {"b": answer(99.9)}, ("b",)), True),
+        (Members(("b",), {"b": answer(99.9)}), True),
+    ):
+        assert renew_at(timings, members, sent=100.0, now=100.9, standby_near=near) >= 101.1
+    assert spaced(TIMINGS, 0.0) == TIMINGS
+    # A leader whose standby does not answer renews in time all the same.
+    assert adapted(timings, 0.05).promise > timings.renew_doubtful + 0.05

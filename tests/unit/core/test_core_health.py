@@ -357,14 +357,22 @@ def test_mass_silence_holds_the_replacement_of_an_instance_that_is_unresponsive_
     ],
 )
 def test_shutdown_notice(passed: float, vm: VmState, state: State) -> None:
-    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - passed, vm=vm, checked_at=NOW, checks=4)
+    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - passed, vm=vm, checked_at=NOW, checks=6)
     follows = after([A], ev.TimerFired(), size=1, observed={"a": observed})
     assert follows["a"].state is state
     assert len(follows.made) == (state is not State.RUNNING)
 
 
+@pytest.mark.parametrize(("checks", "delay"), [(1, 0.4), (2, 0.8), (3, 1.4), (4, 2.0), (5, 4.0)])
+def test_after_a_shutdown_notice_the_next_look_comes_soon(checks: int, delay: float) -> None:
+    """The VM was still running a moment ago. Its replacement waits for the look that finds it off."""
+    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - 0.1, checks=checks)
+    follows = after([A], ev.TimerFired(), size=1, observed={"a": observed})
+    assert follows.observation("a").calls.check_due == pytest.approx(NOW - 0.1 + delay, rel=0, abs=1e-3)
+
+
 def test_shutdown_notice_asks_a_few_times_only() -> None:
-    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - 4.5, checks=4)
+    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - 4.5, checks=6)
     assert after([A], ev.VmChecked(A.id, VmState.RUNNING), size=1, observed={"a": observed}).decision.effects == ()
 
 

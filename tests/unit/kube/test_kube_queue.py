@@ -15,7 +15,7 @@ from nstance.kube import errors
 from nstance.kube.queue import Pass, Queue, Result, Rules
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
-from support.virtual_time import virtually
+from support.virtual_time import SEEDS, virtually
 
 Reconcile = Callable[[str], Awaitable[float | None]]
 
@@ -174,6 +174,29 @@ def test_an_unexpected_error_is_logged_with_its_traceback_and_retried(caplog: py
         scene()
     assert caplog.records
     assert all(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("problems", "warnings"),
+    [
+        ([errors.ConflictError("x")] * 3, 0),
+        ([errors.NotFoundError("x")], 0),  # it went between two calls
+        ([errors.NotFoundError("x")] * 3, 2),  # it is really missing
+        ([errors.UnavailableError("x")], 1),
+    ],
+)
+def test_what_is_common_is_no_warning(
+    problems: list[Exception], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    @virtually
+    async def scene(clock: Machine) -> None:
+        async with running(clock, Looks(clock, *problems)) as queue:
+            queue.add("a")
+            await clock.sleep(60)
+
+    with caplog.at_level(logging.WARNING):
+        scene()
+    assert len(caplog.records) == warnings * len(SEEDS)
 
 
 @virtually

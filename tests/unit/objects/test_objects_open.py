@@ -27,9 +27,9 @@ def test_memory_needs_no_bucket() -> None:
 @pytest.mark.parametrize(
     ("provider", "bucket", "message"),
     [
-        ("gcs", "b", "not built yet"),
-        ("azure", "b", "one of s3, file, memory, not 'azure'"),
-        ("", "b", "one of s3, file, memory"),
+        ("gcs", "", "needs a bucket"),
+        ("azure", "b", "one of s3, gcs, file, memory, not 'azure'"),
+        ("", "b", "one of s3, gcs, file, memory"),
         ("s3", "", "needs a bucket"),
         ("file", "", "needs a bucket \\(a directory\\)"),
     ],
@@ -51,7 +51,7 @@ def test_a_bad_endpoint_is_refused(endpoint: str) -> None:
         open.open_store("s3", bucket="dev", endpoint=endpoint)
 
 
-def test_the_s3_client_is_loaded_only_when_asked_for() -> None:
+def test_clients_of_clouds_are_loaded_only_when_asked_for() -> None:
     code = "from nstance.objects import open; open.open_store('memory', bucket='')"
-    code = f"import sys; {code}; sys.exit('obstore' in sys.modules)"
+    code = f"import sys; {code}; sys.exit('obstore' in sys.modules or 'nstance.gcp.client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,6 @@
 """The pure parts of the Proxmox provider: node choice, ownership, errors, VMIDs, settings."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,17 @@ import pytest
 from contracts.provider_worlds import fresh_id, request, scope
 from nstance.providers import errors, machine_size
 from nstance.providers.options import Options
-from nstance.providers.proxmox import arguments, configured, faults, inventory, ownership, placement, provider
+from nstance.providers.proxmox import (
+    arguments,
+    configured,
+    faults,
+    inventory,
+    network,
+    ownership,
+    placement,
+    preflight,
+    provider,
+)
 from nstance.providers.proxmox.faults import PveError, TakenError
 from nstance.providers.proxmox.placement import Limits, Node, Promise
 
@@ -122,7 +133,7 @@ def test_a_vmid_follows_from_the_instance() -> None:
     ],
 )
 def test_the_network_keeps_its_mac(current: str, bridge: str, vlan: int | None, expected: str) -> None:
-    assert provider._network(current, bridge, vlan) == expected
+    assert network.interface(current, bridge, vlan) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,3 +197,58 @@ def test_promises_leave_out_what_needs_no_memory() -> None:
 
     vms = [vm("x", "running"), vm("x", "stopped"), vm("x", "stopped", lock="clone"), vm(fresh_id(), "stopped")]
     assert len(inventory.promises([*vms, vm("t", "stopped", is_template=True)])) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "interface", "expected"),
+    [
+        ("ip=dhcp", "virtio=AA:BB:CC:00:00:01,bridge=vmbr0", {"dhcp4": True, "dhcp6": False}),
+        ("ip6=auto", "virtio=AA:BB:CC:00:00:01", {"dhcp4": False, "dhcp6": False, "accept-ra": True}),
+        (
+            "ip=10.0.0.5/24,gw=10.0.0.1,ip6=fd00::5/64,gw6=fd00::1",
+            "e1000=AA:BB:CC:00:00:01",
+            {
+                "dhcp4": False,
+                "dhcp6": False,
+                "addresses": ["10.0.0.5/24", "fd00::5/64"],
+                "routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}, {"to": "::/0", "via": "fd00::1"}],
+            },
+        ),
+    ],
+)
+def test_the_network_of_a_guest(text: str, interface: str, expected: dict[str, object]) -> None:
+    made = json.loads(network.render(network.parse(text), interface))
+    assert made["ethernets"]["net0"] == {"match": {"macaddress": "aa:bb:cc:00:00:01"}, **expected}
+
+
+def test_without_a_network_argument_the_guest_decides() -> None:
+    assert network.render(network.parse(""), "virtio=AA:BB:CC:00:00:01") == b""
+    named = json.loads(network.render(network.parse("", ["10.0.0.2"], "lan"), "virtio=AA:BB:CC:00:00:01"))
+    assert named["ethernets"]["net0"]["dhcp4"] is True
+    assert named["ethernets"]["net0"]["nameservers"] == {"addresses": ["10.0.0.2"], "search": ["lan"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10.0.0.5/24", "ip=10.0.0.5", "ip=fd00::5/64", "ip=auto", "gw=10.0.0.1", "ip=dhcp,ip=dhcp", "ip=dhcp,gw=10.0.0.1"],
+)
+def test_a_bad_network_is_refused(text: str) -> None:
+    with pytest.raises(errors.PermanentError) as caught:
+        network.parse(text)
+    assert caught.value.parameter == "IpConfig"
+
+
+def test_the_storage_with_the_most_space() -> None:
+    def storage(free: int, *content: str) -> inventory.Storage:
+        return inventory.Storage(content=content, is_active=True, is_shared=False, free_bytes=free)
+
+    storages = {"a": storage(5, "images"), "b": storage(9, "images"), "c": storage(99, "iso")}
+    assert inventory.best_storage(storages, ["a", "b", "c"]) == "b"
+    assert inventory.best_storage(storages, ["a", "none"]) == "a"
+
+
+def test_rights_are_of_the_path_or_the_nearest_above_it() -> None:
+    permissions = {"/": {"A": 1, "B": 0}, "/vms": {"C": 1}}
+    assert preflight.rights_on(permissions, "/vms") == {"C"}
+    assert preflight.rights_on(permissions, "/storage/local") == {"A"}
+    assert preflight.rights_on({}, "/vms") == set()

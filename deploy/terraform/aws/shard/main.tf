@@ -54,12 +54,17 @@ locals {
     tenants        = var.tenants
     images         = var.images
     certificates   = var.certificates
-    defaults       = var.defaults
+    defaults       = local.defaults
     templates      = var.templates
     groups         = var.groups
     load_balancers = var.load_balancers
     agent          = var.agent
   }
+
+  # Without this security group agents could not reach the servers. A template that names others replaces it.
+  defaults = merge(var.defaults, {
+    args = merge({ SecurityGroupIds = [aws_security_group.agent.id] }, try(var.defaults.args, {}))
+  })
 
   leader_ip = (
     var.leader_address.kind == "none" ? null :

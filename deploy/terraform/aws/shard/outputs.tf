@@ -19,7 +19,7 @@ output "server_security_group_id" {
 }
 
 output "agent_security_group_id" {
-  description = "Security group for instances: put it into args.SecurityGroupIds of your templates."
+  description = "Security group of the instances, by default. A template with args.SecurityGroupIds or args.NetworkInterfaces must name it too."
   value       = aws_security_group.agent.id
 }
 

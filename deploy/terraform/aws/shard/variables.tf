@@ -167,7 +167,7 @@ variable "certificates" {
 }
 
 variable "defaults" {
-  description = "Block `defaults` of the configuration."
+  description = "Block `defaults` of the configuration. Its args get the security group of this module, unless they name others."
   type        = any
   default     = {}
 }

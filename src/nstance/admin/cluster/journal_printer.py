@@ -28,6 +28,10 @@ class Printer:
             return json.dumps(document, ensure_ascii=False) + "\n"  # one line each, for --follow
         if self._form == "yaml":
             return "---\n" + output.document(document, "yaml")
+        if self._form == "name":
+            return f"{found.number}\n"
+        if self._form != "table":
+            return output.document(document, self._form)
         return "".join(f"{line}\n" for line in _lines(document))
 
     def _document(self, found: JournalSlot) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import click
 from click import shell_completion
 
-from nstance.admin.help import Command
+from nstance.admin.help import Choice, Command
 
 EXAMPLES = """\
 bash, in ~/.bashrc:   eval "$(nstance-admin completion bash)"
@@ -13,7 +13,7 @@ fish:                 nstance-admin completion fish > ~/.config/fish/completions
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script for SHELL."""
     from nstance.admin import main

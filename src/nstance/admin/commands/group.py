@@ -1,13 +1,21 @@
 """`group`: list, show, plan, create, update, scale, delete, pause, resume. Rollouts are in `group_rollout`."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nstance.admin import output
-from nstance.admin.help import Group
-from nstance.admin.options import Function, count, decorated, name
+from nstance.admin.commands.arguments import (
+    group_argument,
+    instance_type_option,
+    optional_group_argument,
+    template_option,
+    wait_flags,
+)
+from nstance.admin.help import Choice, Group
+from nstance.admin.options import Function, count, decorated
 from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:
@@ -29,7 +37,6 @@ def command() -> None:
     The shards come from --servers or NSTANCE_ADMIN_SERVERS, such as us-west-2a=10.0.0.1:8993."""
 
 
-group_argument = click.argument("group", type=name)
 dry_run_flag = click.option("--dry-run", is_flag=True, help="Show what would be done and why; change nothing.")
 
 
@@ -45,18 +52,18 @@ var_flag = click.option(
 )
 _SETTINGS = (
     click.option("--size", type=count, metavar="N", help="Number of instances."),
-    click.option("--instance-type", metavar="TYPE", help="The provider's name; '' for the template's."),
+    instance_type_option("The provider's name; '' for the template's."),
     click.option("--subnet-pool", type=str, metavar="POOL", help="Where instances are created; '' for the template's."),
     var_flag,
     click.option("--drain-timeout", metavar="DURATION", help="The longest wait for a drain; 0: no wait."),
     click.option("--max-surge", type=count, metavar="N", help="VMs above the size during a rollout."),
     click.option("--max-unavailable", type=count, metavar="N", help="Ready instances missing during a rollout."),
-    click.option("--order", type=click.Choice(["parallel", "serial"]), help="serial: one instance at a time."),
+    click.option("--order", type=Choice(["parallel", "serial"]), help="serial: one instance at a time."),
     click.option("--settle", metavar="DURATION", help="Serial: time that one must be ready before the next."),
     click.option("--canary", type=count, metavar="N", help="Instances to replace before the rollout pauses."),
     click.option("--pause-after-canary", metavar="DURATION|wait|stop", help="How long it pauses."),
     click.option("--max-failures", type=count, metavar="N", help="New instances that may fail before it halts."),
-    click.option("--on-failure", type=click.Choice(["halt", "rollback"]), help="What to do then."),
+    click.option("--on-failure", type=Choice(["halt", "rollback"]), help="What to do then."),
     click.option("--load-balancer", "load_balancers", multiple=True, metavar="NAME", help="Repeatable; replaces all."),
     click.option("--args", metavar="JSON", help="Provider arguments, a JSON object."),
 )
@@ -110,7 +117,7 @@ def show(selection: ShardSelection, group: str) -> None:
 
 @command.command(examples=PLAN_EXAMPLES)
 @group_argument
-@click.option("--template", metavar="TEMPLATE", help="Also for a group that does not exist yet.")
+@template_option("Also for a group that does not exist yet.")
 @_settings_flags
 @shard_flags
 def plan(selection: ShardSelection, group: str, **settings: Any) -> None:
@@ -134,10 +141,11 @@ nstance-admin group create web --template worker --size 3 --var GREETING=hello -
 UPDATE_EXAMPLES = """\
 nstance-admin group update web --var GREETING=hi --shard us-west-2a
 nstance-admin group update web --instance-type large --shard us-west-2a --dry-run
+nstance-admin group update web --instance-type large --shard us-west-2a --wait --within 30m
 nstance-admin group update web --unset-size --unset-instance-type --unset-var GREETING --shard us-west-2a
 """
 SCALE_EXAMPLES = """\
-nstance-admin group scale web 20 --shard us-west-2a
+nstance-admin group scale web 20 --shard us-west-2a --wait
 nstance-admin group scale web 0 --all-shards --dry-run
 """
 DELETE_EXAMPLES = """\
@@ -148,30 +156,33 @@ nstance-admin group delete web --shard us-west-2a
 
 @command.command(examples=CREATE_EXAMPLES)
 @group_argument
-@click.option("--template", required=True, metavar="TEMPLATE", help="The template of its instances.")
+@template_option("The template of its instances.", required=True)
 @_settings_flags
+@wait_flags
 @dry_run_flag
 @shard_flags
-def create(selection: ShardSelection, group: str, dry_run: bool, **settings: Any) -> None:
+def create(selection: ShardSelection, group: str, **settings: Any) -> None:
     """Create GROUP. Without --size it gets its template's size."""
     from nstance.admin.shard import groups
 
+    upsert = _Upsert.take(group, settings)
     change = _change(**settings)
-    _upsert(selection, dry_run, lambda client: groups.create(client, group, change, dry_run=dry_run))
+    upsert.run(selection, lambda client: groups.create(client, group, change, dry_run=upsert.dry_run))
 
 
 @command.command(examples=UPDATE_EXAMPLES)
 @group_argument
-@click.option("--template", metavar="TEMPLATE", help="The template of its instances.")
+@template_option("The template of its instances.")
 @_settings_flags
 @click.option("--unset-size", is_flag=True, help="Reset the size to the config file's.")
 @click.option("--unset-instance-type", is_flag=True, help="Reset the instance type to the config file's.")
 @click.option(
     "--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Reset a var to the config file's; repeatable."
 )
+@wait_flags
 @dry_run_flag
 @shard_flags
-def update(selection: ShardSelection, group: str, dry_run: bool, **settings: Any) -> None:
+def update(selection: ShardSelection, group: str, **settings: Any) -> None:
     """Change GROUP. Settings that are not given stay as they are.
 
     New vars reach running instances as files. A change of what instances are made of (template, type, ...) replaces them
@@ -179,42 +190,68 @@ def update(selection: ShardSelection, group: str, dry_run: bool, **settings: Any
     resets them."""
     from nstance.admin.shard import groups
 
+    upsert = _Upsert.take(group, settings)
     change = _change(**settings)
     if change.is_empty:
         raise click.UsageError("nothing to change: give at least one setting, such as --size or --var")
     for flag, is_unset in (("size", change.unset_size), ("instance-type", change.unset_instance_type)):
         if is_unset and settings[flag.replace("-", "_")] is not None:
             raise click.UsageError(f"expected either --{flag} or --unset-{flag}")
-    _upsert(
+    upsert.run(
         selection,
-        dry_run,
-        lambda client: groups.change(client, group, change.apply, unset=change.unset, dry_run=dry_run),
+        lambda client: groups.change(client, group, change.apply, unset=change.unset, dry_run=upsert.dry_run),
     )
 
 
 @command.command(examples=SCALE_EXAMPLES)
 @group_argument
 @click.argument("size", type=count)
+@wait_flags
 @dry_run_flag
 @shard_flags
-def scale(selection: ShardSelection, group: str, size: int, dry_run: bool) -> None:
+def scale(selection: ShardSelection, group: str, size: int, **settings: Any) -> None:
     """Set the number of instances of GROUP to SIZE, in each selected shard."""
     from nstance.admin.shard import groups
 
+    upsert = _Upsert.take(group, settings)
     change = groups.GroupChange(size=size, vars={})
-    _upsert(selection, dry_run, lambda client: groups.change(client, group, change.apply, dry_run=dry_run))
+    upsert.run(selection, lambda client: groups.change(client, group, change.apply, dry_run=upsert.dry_run))
 
 
-def _upsert(selection: ShardSelection, dry_run: bool, work: "Callable[[Client], Awaitable[Any]]") -> None:
-    from nstance.admin.shard import fanout, printing
+@dataclass(frozen=True, slots=True)
+class _Upsert:
+    """How a group is changed: for real or not, and whether the result is waited for."""
 
-    answers = fanout.call_shards(selection, work)
-    if dry_run:
-        paused = any(answer.group.paused for _, answer in answers.results)
-        printing.print_rollouts(selection, answers)
-        printing.print_plan(selection, answers.map(lambda answer: answer.plan), paused=paused)
-    else:
+    group: str
+    instance_type: str | None
+    dry_run: bool
+    wait: bool
+    within: float
+
+    @classmethod
+    def take(cls, group: str, flags: dict[str, Any]) -> "_Upsert":
+        """Removes its own flags from `flags`."""
+        return cls(group, flags.get("instance_type"), *(flags.pop(each) for each in ("dry_run", "wait", "within")))
+
+    def run(self, selection: ShardSelection, work: "Callable[[Client], Awaitable[Any]]") -> None:
+        from nstance.admin.shard import fanout, groups, printing
+
+        async def check_and_work(client: "Client") -> Any:
+            if self.instance_type:
+                await groups.warn_about_type(client, self.instance_type)
+            return await work(client)
+
+        answers = fanout.call_shards(selection, check_and_work)
+        if self.dry_run:
+            paused = any(answer.group.paused for _, answer in answers.results)
+            printing.print_rollouts(selection, answers)
+            printing.print_plan(selection, answers.map(lambda answer: answer.plan), paused=paused)
+            return
         printing.print_groups(selection, answers.map(lambda answer: answer.group))
+        if self.wait:
+            from nstance.admin.commands.wait import until_stable
+
+            until_stable(selection, [self.group], within=self.within)
 
 
 @command.command(examples=DELETE_EXAMPLES)
@@ -250,7 +287,7 @@ def _pause_command(verb: str, help: str) -> None:
     )
 
     @command.command(verb, help=help, examples=examples)
-    @click.argument("group", type=name, required=False)
+    @optional_group_argument
     @click.option("--all-groups", is_flag=True, help="All groups of the tenant, instead of one.")
     @dry_run_flag
     @shard_flags

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nstance.admin.commands.arguments import group_argument
 from nstance.admin.commands.group import command as command
-from nstance.admin.commands.group import dry_run_flag, group_argument
+from nstance.admin.commands.group import dry_run_flag
 from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:

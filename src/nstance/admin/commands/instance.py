@@ -1,13 +1,13 @@
-"""`instance`: list, show, create, delete, replace, drained, adopt, release."""
+"""`instance`: list, show, logs, create, delete, replace, drained, adopt, release."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nstance.admin import options, output
+from nstance.admin import output
+from nstance.admin.commands.arguments import group_option, instance_argument, instance_type_option
 from nstance.admin.commands.group import dry_run_flag, var_flag
 from nstance.admin.help import Group
-from nstance.admin.options import name
 from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 if TYPE_CHECKING:
@@ -17,6 +17,16 @@ EXAMPLES = """\
 nstance-admin instance list --group web --shard us-west-2a
 nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
 nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
+"""
+SHOW_EXAMPLES = """\
+nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
+nstance-admin instance show 01jw51 --shard us-west-2a
+nstance-admin instance show 01jw51 --shard us-west-2a -o jsonpath={.report.memory_percent}
+"""
+LOGS_EXAMPLES = """\
+nstance-admin instance logs wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
+nstance-admin instance logs 01jw51 --console --all-shards
+nstance-admin instance logs 01jw51 --follow --shard us-west-2a
 """
 LIST_EXAMPLES = """\
 nstance-admin instance list --all-shards
@@ -35,11 +45,8 @@ def command() -> None:
     """Instances: the VMs of groups."""
 
 
-instance_argument = click.argument("instance", type=options.instance)
-
-
 @command.command("list", examples=LIST_EXAMPLES)
-@click.option("--group", type=name, metavar="GROUP", help="Only of this group.")
+@group_option("Only of this group.")
 @click.option("--deleted", is_flag=True, help="Include recently deleted or failed ones.")
 @click.option("--unknown", is_flag=True, help="List VMs with the shard's tags that have no record instead.")
 @shard_flags
@@ -57,20 +64,43 @@ def list_instances(selection: ShardSelection, group: str | None, deleted: bool, 
     printing.print_instances(selection, answers.ignore_not_found().flatten())
 
 
-@command.command(examples="nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards\n")
+@command.command(examples=SHOW_EXAMPLES)
 @instance_argument
 @shard_flags
 def show(selection: ShardSelection, instance: str) -> None:
-    """Show all details of INSTANCE. With --all-shards: in the shard that has it."""
-    from nstance.admin.shard import fanout, printing
+    """Show all details of INSTANCE: its state, its load, memory and disk as its agent reported them last, its files, and
+    its life from the intent to the deletion with the time between the steps.
 
-    answers = fanout.call_shards(selection, lambda client: client.call("GetInstanceStatus", instance_id=instance))
-    printing.print_instance_details(selection, answers.ignore_not_found())
+    INSTANCE is an ID, or a beginning or end of one that is unique. With --all-shards: in the shard that has it."""
+    from nstance.admin.shard import addressing, life, printing
+
+    printing.print_instance_details(selection, addressing.call_instance(selection, instance, life.load))
+
+
+@command.command(examples=LOGS_EXAMPLES)
+@instance_argument
+@click.option("--console", is_flag=True, help="Only the VM's console output.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new events until Ctrl-C.")
+@shard_flags
+def logs(selection: ShardSelection, instance: str, console: bool, follow: bool) -> None:
+    """Show what the server has about INSTANCE: its events with their reasons, and the VM's console output.
+
+    The server reads the console when it gives up on a VM whose agent never registered, if the provider has one. It keeps
+    no logs of a running VM: look there, or in what collects your logs."""
+    from nstance.admin.shard import event_stream, history
+
+    if console and follow:
+        raise click.UsageError("expected either --console or --follow")
+    if console:
+        event_stream.show_console(selection, instance)
+    else:
+        query = history.EventQuery(instance=instance, limit=history.PAGE)
+        event_stream.show(selection, query, follow=follow)
 
 
 @command.command(examples=CREATE_EXAMPLES)
-@click.option("--group", type=name, required=True, metavar="GROUP", help="The group whose template it uses.")
-@click.option("--instance-type", default="", metavar="TYPE", help="The provider's name; default: the group's.")
+@group_option("The group whose template it uses.", required=True)
+@instance_type_option("The provider's name; default: the group's.", default="")
 @var_flag
 @dry_run_flag
 @shard_flags
@@ -82,6 +112,8 @@ def create(
 
     async def work(client: "Client") -> Any:
         await groups.find(client, group)
+        if instance_type:
+            await groups.warn_about_type(client, instance_type)
         return await client.call(
             "CreateInstance",
             group=group,
@@ -106,16 +138,19 @@ def _instance_command(verb: str, help: str) -> None:
     @dry_run_flag
     @shard_flags
     def run(selection: ShardSelection, instance: str, dry_run: bool) -> None:
-        from nstance.admin.shard import fanout, printing
+        from nstance.admin.shard import addressing, printing
 
-        rpc = f"{verb.capitalize()}Instance"
-        answers = fanout.call_shards(
-            selection, lambda client: client.call(rpc, instance_id=instance, dry_run=dry_run)
-        ).ignore_not_found()
+        async def work(client: "Client", id: str) -> Any:
+            released.append(id)
+            return await client.call(f"{verb.capitalize()}Instance", instance_id=id, dry_run=dry_run)
+
+        released: list[str] = []
+        list_ids = addressing.unknown_vm_ids if verb in ("adopt", "release") else addressing.known_ids
+        answers = addressing.call_instance(selection, instance, work, list_ids=list_ids)
         if dry_run:
             printing.print_plan(selection, answers.map(lambda answer: answer.plan))
         elif verb == "release":
-            rows = [{"shard": shard, "released": instance} for shard, _ in answers.results]
+            rows = [{"shard": shard, "released": released[0]} for shard, _ in answers.results]
             output.print_rows(rows, selection.form, columns=("shard", "released"))
             answers.check()
         else:
@@ -140,11 +175,11 @@ _instance_command("release", "Delete the VM of INSTANCE, which has the shard's t
 @shard_flags
 def drained(selection: ShardSelection, instance: str, dry_run: bool) -> None:
     """Acknowledge that INSTANCE is drained: it is deleted now instead of at its deadline."""
-    from nstance.admin.shard import fanout, instances, printing
+    from nstance.admin.shard import addressing, instances, printing
 
-    answers = fanout.call_shards(
-        selection, lambda client: instances.acknowledge_drained(client, instance, dry_run=dry_run)
-    ).ignore_not_found()
+    answers = addressing.call_instance(
+        selection, instance, lambda client, id: instances.acknowledge_drained(client, id, dry_run=dry_run)
+    )
     if dry_run:
         printing.print_plan(selection, answers.map(lambda status: [instances.planned_deletion(status)]))
     else:

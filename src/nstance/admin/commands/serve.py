@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nstance.admin.help import Command
+from nstance.admin import output
+from nstance.admin.help import Choice, Command
 from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target, flag
 from nstance.admin.shard_flags import ShardSelection, all_shards_flags
 from nstance.config import addresses
@@ -82,9 +83,10 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @flag(
     "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
 )
+@flag("--log-format", type=Choice(["text", "json"]), default="text", help="json: one object a line.")
 @flag("--access-log", metavar="FILE", help="Append a JSON line for each request; - for standard error.")
 @flag("--storage-bucket", help="The bucket to read: config, journal and CA, and for forecasts.")
-@flag("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage.")
+@flag("--storage-provider", type=Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage.")
 @flag("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket.")
 @flag("--prefix", default="", show_default=False, help="The servers' --prefix.")
 @all_shards_flags
@@ -100,18 +102,21 @@ def command(
     tokens_file: Path | None,
     client_role: str,
     oidc_config: Path | None,
+    log_format: str,
     **storage: str | None,
 ) -> None:
     """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
 
     An address that other machines can reach requires a TLS certificate, and tokens, a client CA or an identity provider."""
-    from nstance.admin import errors, output
+    from nstance.admin import errors
     from nstance.admin.event_loop import run
     from nstance.admin.http import access, server
     from nstance.admin.http.oidc import settings
     from nstance.admin.tokens import TokenFile
     from nstance.clock import SystemClock
 
+    if log_format == "json":
+        output.log_notes()
     if bind is None:
         bind = addresses.parse(LOOPBACK if tls_cert is None else ALL_INTERFACES)
     token = os.environ.get(TOKEN_VARIABLE)

@@ -3,8 +3,8 @@
 import click
 
 from nstance.admin import output
+from nstance.admin.commands.arguments import optional_group_argument
 from nstance.admin.help import Group
-from nstance.admin.options import name
 from nstance.admin.shard_flags import ShardSelection, shard_flags
 
 STATUS_EXAMPLES = """\
@@ -77,7 +77,7 @@ def refresh(selection: ShardSelection, dry_run: bool) -> None:
 
 
 @command.command(examples=DIFF_EXAMPLES)
-@click.argument("group", type=name, required=False)
+@optional_group_argument
 @shard_flags
 def diff(selection: ShardSelection, group: str | None) -> None:
     """Compare the config file, the API and reality for each group, or for GROUP.

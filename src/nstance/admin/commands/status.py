@@ -2,35 +2,34 @@
 
 import click
 
-from nstance.admin import output
 from nstance.admin.help import Command
+from nstance.admin.options import positive
 from nstance.admin.shard_flags import ShardSelection, shard_flags
+
+MIN_INTERVAL_SECONDS = 0.2
 
 EXAMPLES = """\
 nstance-admin status --all-shards
 nstance-admin status --shard us-west-2a -o json
-watch nstance-admin status --all-shards
+nstance-admin status --all-shards --watch
 """
 
 
 @click.command(cls=Command, examples=EXAMPLES)
+@click.option("-w", "--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
+@click.option(
+    "--interval", type=positive, default="2s", show_default=True, metavar="DURATION", help="With --watch: between two."
+)
 @shard_flags
-def command(selection: ShardSelection) -> None:
+def command(selection: ShardSelection, watch: bool, interval: float) -> None:
     """Show shards, leaders, groups, sizes and problems on one screen.
 
     Healthy groups share a line; the others show their instances and latest problems. The exit code is 1 if a shard does
-    not answer."""
-    from nstance.admin.shard import fanout, overview, status_tree
+    not answer. With --watch the screen is redrawn; in a pipe, and with -o, only what differs from before is printed,
+    as JSON on one line."""
+    from nstance.admin.shard import status_screen
 
-    now = output.now()
-    answers = fanout.call_shards(selection, lambda client: overview.load_shard(client, now=now))
-    if selection.is_table:
-        trees = {shard: status_tree.draw(shard, view, now=now) for shard, view in answers.results}
-        trees |= {shard: status_tree.unreachable(shard) for shard, _ in answers.failures}
-        console = output.console()
-        for shard in sorted(trees):
-            console.print(trees[shard])
+    if watch:
+        status_screen.watch(selection, interval=max(MIN_INTERVAL_SECONDS, interval))
     else:
-        shards = [overview.document(view) for _, view in answers.results]
-        output.print_record({"shards": shards}, selection.form)
-    answers.check()
+        status_screen.show(selection)

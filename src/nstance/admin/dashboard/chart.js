@@ -5,6 +5,9 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+const MIN_RANGE_SECONDS = 30; // less would repeat the same second on the axis
+const LABEL_PIXELS = 90;
+
 // `series`: [{ label, tone, values, dash, fill }]; `x`: seconds since 1970, or hours with `isTime` false.
 export function Chart({ x, series, isTime = true, label, height = 220, stepped = false, marks = [] }) {
   const box = useRef(null);
@@ -19,8 +22,8 @@ export function Chart({ x, series, isTime = true, label, height = 220, stepped =
         height,
         cursor: { y: false },
         legend: { live: true },
-        scales: { x: { time: isTime }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.08)] } },
-        axes: [{ ...axis, values: isTime ? [[3600 * 24, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] : undefined }, { ...axis, size: 48, values: (u, ticks) => ticks.map((v) => (Number.isInteger(v) ? v.toLocaleString("en-US") : "")) }],
+        scales: { x: { time: isTime, range: isTime ? (u, low, high) => [Math.min(low, high - MIN_RANGE_SECONDS), high] : undefined }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.08)] } },
+        axes: [{ ...axis, space: LABEL_PIXELS, values: isTime ? [[3600 * 24, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] : undefined }, { ...axis, size: 48, values: (u, ticks) => ticks.map((v) => (Number.isInteger(v) ? v.toLocaleString("en-US") : "")) }],
         series: [
           { label: isTime ? "time" : "hour", value: isTime ? (u, v) => (v === null ? "" : new Date(v * 1000).toLocaleTimeString("en-GB")) : (u, v) => (v === null ? "" : v.toFixed(2)) },
           ...series.map((each) => ({

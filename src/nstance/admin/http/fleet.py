@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nstance.admin.client import Client
-from nstance.admin.http import alarms
-from nstance.admin.http.shard_feed import ShardFeed
+from nstance.admin.shard import alarms
 from nstance.admin.shard.records import Record
+from nstance.admin.shard.shard_feed import ShardFeed
 from nstance.clock import Clock, Rng
 from nstance.model.ids import ShardId
 

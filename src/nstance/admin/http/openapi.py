@@ -110,11 +110,12 @@ class Operation:
     reply: Schema
     stream: bool = False  # also as server-sent events
     media: str = "application/json"
+    names_shards: bool = False  # without a selection of shards
 
     @property
     def is_protected(self) -> bool:
         """It reveals something about shards."""
-        return bool(self.query)
+        return bool(self.query) or self.names_shards
 
 
 def document(operations: Mapping[tuple[str, str], Operation], *, version: str) -> dict[str, Any]:

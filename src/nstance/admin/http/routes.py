@@ -12,6 +12,7 @@ from nstance.admin.http import access, stream
 from nstance.admin.http.access_log import AccessLog
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import Forecasts
+from nstance.admin.http.metrics import ServeMetrics
 from nstance.admin.http.oidc.provider import Provider
 from nstance.admin.http.openapi import Operation
 from nstance.admin.http.pages import Pages
@@ -28,7 +29,7 @@ from nstance.clock import Clock, SystemRng
 from nstance.objects import errors as storage
 
 MAX_BODY_BYTES = 64 * 1024
-LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
+LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health", "/metrics"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +63,18 @@ def application(
             provider=extras.provider,
         )
         found = {(route.method, route.path): route for route in routes_v1(context)}
-        return TenantView(fleet=fleet, forecasts=forecasts, routes=found, old_routes=Api(clients, streams, pages))
+        old = Api(clients, streams, pages, show_metrics)
+        return TenantView(fleet=fleet, streams=streams, forecasts=forecasts, routes=found, old_routes=old)
+
+    async def show_metrics(request: web.Request) -> web.Response:
+        return await metrics.answer(request)  # of this program, for every tenant the same
 
     views = TenantViews(clients, view)
+    metrics = ServeMetrics(views.own.fleet, views.count_streams)
     app = web.Application(
         middlewares=[
             *([extras.log.middleware()] if extras.log is not None else []),
+            metrics.middleware(),
             _rate_limit(RateLimit(REQUESTS, clock)),
             access.access_middleware(guard, sessions),
             _errors_as_json,

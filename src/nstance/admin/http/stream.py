@@ -40,6 +40,9 @@ class Streams:
         self._fleet = fleet
         self._open = 0
 
+    def count_open(self) -> int:
+        return self._open
+
     async def serve(self, request: web.Request, clients: Sequence[Client], query: EventQuery) -> web.StreamResponse:
         """Events as they happen, filtered."""
         with self._counted():
@@ -52,7 +55,7 @@ class Streams:
                     )
                     await reader.start()
                     while True:
-                        entry = await live.take(timeout=HEARTBEAT_SECONDS)
+                        entry = await live.take(timeout=reader.seconds_to_heartbeat())
                         if entry is None:
                             await reader.write(": still here\n\n")
                         elif isinstance(entry, tuple):
@@ -119,6 +122,12 @@ class _EventReader:
         self._seen = {shard: id for shard, id in seen.items() if shard in self._clients}
         self._notices: deque[str] = deque(maxlen=MAX_NOTICES)  # about shards, to be sent with the next write
         self._problems: dict[ShardId, str | None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._wrote_at = self._loop.time()
+
+    def seconds_to_heartbeat(self) -> float:
+        """Since the last write: entries that are not for this reader do not tell its client that it is connected."""
+        return max(0.0, self._wrote_at + HEARTBEAT_SECONDS - self._loop.time())
 
     async def start(self) -> None:
         known = [client for shard, client in self._clients.items() if shard in self._seen]
@@ -153,6 +162,7 @@ class _EventReader:
         self._notices.clear()
         if text:
             await _write(self._response, text.encode())
+            self._wrote_at = self._loop.time()
 
     def _is_wanted(self, record: Record) -> bool:
         query = self._query

@@ -17,6 +17,7 @@ from nstance.admin.http import access
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import Forecasts
 from nstance.admin.http.problems import ProblemError
+from nstance.admin.http.stream import Streams
 from nstance.admin.http.v1.routing import Route
 from nstance.admin.shard import fanout
 from nstance.model import ids
@@ -30,6 +31,7 @@ HEADER = "Nstance-Tenant"  # with which an admin chooses another tenant
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantView:
     fleet: Fleet
+    streams: Streams
     forecasts: Forecasts
     routes: Mapping[tuple[str, str], Route]
     old_routes: Any  # those without a version
@@ -55,6 +57,9 @@ class TenantViews:
         async with self._stack:
             await self._stack.enter_async_context(self.own.running())
             yield
+
+    def count_streams(self) -> int:
+        return sum(view.streams.count_open() for view in self._views.values())
 
     async def of(self, caller: access.Caller | None, wanted: str | None) -> TenantView:
         """`wanted`: the tenant that the request names. Raises ProblemError."""

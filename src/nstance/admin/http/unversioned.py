@@ -32,6 +32,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/health"): Operation(
         handler="health", summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
     ),
+    ("GET", "/metrics"): Operation(
+        handler="metrics", summary="Metrics for Prometheus.", reply=openapi.TEXT, media="text/plain", names_shards=True
+    ),
     ("GET", "/openapi.json"): Operation(handler="description", summary="This description.", reply={"type": "object"}),
     ("GET", "/config/status"): Operation(
         handler="config_status",
@@ -113,10 +116,13 @@ class BadRequestError(Exception):
 
 
 class Api:
-    def __init__(self, clients: Sequence[Client], streams: stream.Streams, pages: Pages) -> None:
+    def __init__(
+        self, clients: Sequence[Client], streams: stream.Streams, pages: Pages, metrics: access.Handler
+    ) -> None:
         self._clients = {client.shard: client for client in clients}
         self._streams = streams
         self._pages = pages
+        self.metrics = metrics
 
     async def page(self, request: web.Request) -> web.Response:
         return await self._pages.index(request)

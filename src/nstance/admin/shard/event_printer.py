@@ -12,6 +12,7 @@ from nstance.admin import output
 from nstance.admin.shard.records import Record
 from nstance.model.decision import TROUBLE
 
+CONSOLE = "last console output:\n"  # how the server begins an event with console output; lines follow
 _PROBLEMS = frozenset(code.value for code in TROUBLE)
 _REASON_WIDTH = 16  # most reasons fit
 _MIN_MESSAGE_WIDTH = 32  # below that, wrapping is left to the terminal
@@ -33,6 +34,8 @@ class Printer:
             return json.dumps(event, ensure_ascii=False) + "\n"  # one line each, for --follow
         if self._form == "yaml":
             return "---\n" + output.document(event, "yaml")
+        if self._form != "table":
+            return output.document(event, self._form)
         return self._line(event)
 
     def _line(self, event: Record) -> str:
@@ -41,11 +44,15 @@ class Printer:
         time = f"{event['time'][5:10]} {event['time'][11:19]}Z"
         reason = f"{output.escape(event['reason']):<{_REASON_WIDTH}}"
         instance = f" ({event['instance_id']})" if event["instance_id"] not in event["message"] else ""
-        text = output.escape(f"{where}: " * bool(where) + event["message"] + instance)
+        message, console = event["message"], ""
+        if message.startswith(CONSOLE):
+            shown = message.removeprefix(CONSOLE).splitlines()
+            message, console = CONSOLE.strip(), "".join(f"    {output.escape(line)}\n" for line in shown)
+        text = output.escape(f"{where}: " * bool(where) + message + instance)
         indent = " " * (len(time) + len(reason) + 4)
         if self._width >= len(indent) + _MIN_MESSAGE_WIDTH:
             text = textwrap.fill(
                 text, self._width - 1, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
             ).lstrip(" ")
         styled = click.style(reason, fg="yellow" if event["reason"] in _PROBLEMS else "green")
-        return f"{click.style(time, dim=True)}  {styled}  {text}\n"
+        return f"{click.style(time, dim=True)}  {styled}  {text}\n{console}"

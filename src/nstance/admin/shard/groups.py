@@ -1,12 +1,12 @@
 """Groups of one shard: found by name, and changed without overwriting what others change at the same time."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpclib.const import Status
 
+from nstance.admin import errors, output
 from nstance.admin.client import Client, ShardError
 from nstance.v1 import operator_pb2
 
@@ -114,11 +114,20 @@ async def find(client: Client, name: str) -> Any:
             return group
     names = [group.key for group in found]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    if near := difflib.get_close_matches(name, names, 1):
-        hint = f"did you mean {near[0]}?"
-    else:
-        hint = f"there are: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are no groups"
-    raise ShardError(f"there is no group {name} ({hint})", Status.NOT_FOUND)
+    listed = f" (there are: {', '.join(names[:MAX_NAMES])}{more})" if names else " (there are no groups)"
+    hint = errors.did_you_mean(name, names) or listed
+    raise ShardError(f"there is no group {name}{hint}", Status.NOT_FOUND)
+
+
+async def warn_about_type(client: Client, instance_type: str | None) -> None:
+    """Which types exist, only the provider knows; a type that nearly is one of another group's is probably a slip."""
+    used = {
+        name for group in await list_groups(client) for name in (group.instance_type, *group.instance_types) if name
+    }
+    if instance_type and instance_type not in used:
+        near = errors.did_you_mean(instance_type, used)
+        if near:
+            output.warn([f"no group has the instance type {instance_type} yet{near}"])
 
 
 async def create(client: Client, name: str, change: GroupChange, *, dry_run: bool) -> Any:

@@ -1,6 +1,7 @@
 """Instances of one shard: listing them page by page, new IDs, and the acknowledgment of a drain."""
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from grpclib.const import Status
@@ -36,6 +37,14 @@ async def list_instances(client: Client, *, group: str = "", deleted: bool = Fal
         found += answer.instances
         if not answer.more:
             return found
+
+
+def matching(found: Iterable[str], part: str) -> list[str]:
+    """IDs that begin with the part, with or without their kind. If none does: IDs that end with it, because those that
+    were made together begin alike."""
+    listed = sorted(found)
+    begin = [id for id in listed if id.startswith(part) or id.partition("-")[2].startswith(part)]
+    return begin or [id for id in listed if id.endswith(part)]
 
 
 async def acknowledge_drained(client: Client, id: str, *, dry_run: bool) -> Any:

@@ -135,6 +135,16 @@ def unsettled_reasons(record: Record, instances: Sequence[Record]) -> list[str]:
     return found
 
 
+def steps_left(record: Record, instances: Sequence[Record]) -> int:
+    """Instances that must still become ready, leave or be replaced."""
+    members = [each for each in instances if each["group"] == record["group"]]
+    leaving = sum(each["state"] in LEAVING for each in members)
+    drifted = sum(bool(each["drifted"]) for each in members if each["state"] not in LEAVING)
+    missing = record["size"] - record["ready_size"]
+    excess = record["actual_size"] - record["size"] if not drifted else 0  # replacements are not one more step
+    return int(max(0, missing) + max(0, excess) + leaving + drifted)
+
+
 def concerns(record: Record, instances: Sequence[Record]) -> list[str]:
     """What needs attention although nothing is in progress."""
     found = ["paused"] if record["paused"] else []

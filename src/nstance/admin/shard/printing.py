@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nstance.admin import output
-from nstance.admin.shard import records, unknown_vms
+from nstance.admin.shard import life, records, unknown_vms
 from nstance.admin.shard.fanout import Answers
 from nstance.admin.shard.records import Record
 from nstance.admin.shard_flags import ShardSelection
@@ -67,10 +67,14 @@ def print_group_details(selection: ShardSelection, answers: Answers[Any]) -> Non
     answers.check()
 
 
-def print_instance_details(selection: ShardSelection, answers: Answers[Any]) -> None:
-    for shard, status in answers.results:
-        record = records.instance(shard, status)
-        output.print_record(records.instance_lines(record) if selection.is_table else record, selection.form)
+def print_instance_details(selection: ShardSelection, answers: Answers[life.Life]) -> None:
+    now = output.now()
+    for shard, found in answers.results:
+        record = life.record(shard, found)
+        output.print_record(life.lines(record) if selection.is_table else record, selection.form)
+        if selection.is_table:
+            steps = life.timeline_lines(record["timeline"], state=record["state"], now=now)
+            output.print_lines(steps, indent=life.INDENT)
     answers.check()
 
 

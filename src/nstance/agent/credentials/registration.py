@@ -44,8 +44,8 @@ async def register(
     *,
     clock: Clock,
     rng: Rng,
-) -> StoredCertificate:
-    """Retries until it is registered. Raises NonceRejectedError."""
+) -> tuple[StoredCertificate, str]:
+    """Retries until it is registered. Also returns the server's `traceparent`. Raises NonceRejectedError."""
     assert pair.signature is not None
     request = registration_pb2.RegisterAgentRequest(
         nonce=nonce.token,
@@ -63,7 +63,7 @@ async def register(
                 certificate = identity.accept(response.certificate_pem, response.ca_bundle_pem)
                 identity.store_shard(nonce.shard)
                 identity.delete_nonce()
-                return certificate
+                return certificate, response.traceparent
             except (SetupError, OSError) as error:
                 log.error("failed to store the certificate", extra={"reason": error})
         failures += 1

@@ -28,6 +28,7 @@ class Rules:
     args: Collection[str] = ()  # all argument names, if the provider has a fixed list
     reserved: frozenset[str] = frozenset()  # arguments that Nstance sets itself
     leader_network: Collection[str] | None = ()  # required keys; None: not supported
+    instead: str = ""  # what to use instead of a leader network
 
 
 RULES: Mapping[str, Rules] = {
@@ -62,15 +63,16 @@ RULES: Mapping[str, Rules] = {
     "proxmox": Rules(
         options=(
             *("api_url", "nodes", "verify_tls", "ca_file", "fingerprint", "iso_storage", "vmids", "bridge", "pool"),
-            *("memory_overcommit", "reserve_memory_mib"),
+            *("memory_overcommit", "reserve_memory_mib", "token_id", "token_secret_name"),
         ),
         needs_subnets=False,
         args=(
             *("TemplateName", "TemplateVMID", "StoragePool", "FullClone", "DiskDevice", "Bridge", "Vlan", "Pool"),
-            *("CpuType", "ExtraTags"),
+            *("CpuType", "ExtraTags", "IpConfig", "Nameservers", "SearchDomain"),
         ),
         reserved=frozenset({"Name", "VMID", "Tags", "Description", "UserData"}),
-        leader_network=("ip", "interface_id"),
+        leader_network=None,
+        instead="Proxmox cannot move an address between VMs: let keepalived do it, see docs/proxmox.md#leader-address",
     ),
 }
 
@@ -112,6 +114,7 @@ _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
         (
             *("dir", "dev_k8s_dir", "session", "socket", "endpoint", "endpoint_url", "api_url", "profile", "role_arn"),
             *("images", "binary", "bridge", "ca_file", "fingerprint", "iso_storage", "vmids", "pool"),
+            *("token_id", "token_secret_name"),
         ),
         ("text in quotes", _is_text),
     ),
@@ -145,7 +148,8 @@ def check_options(provider: str, options: Mapping[str, object], path: Path, prob
 def check_leader_network(provider: str, network: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
     needed = RULES[provider].leader_network
     if needed is None:
-        problems.add(path, f"expected no leader_network: the provider {provider} does not support one; remove it")
+        instead = RULES[provider].instead or f"the provider {provider} does not support one; remove it"
+        problems.add(path, f"expected no leader_network: {instead}")
         return
     for name in needed:
         if not network.get(name):

@@ -13,6 +13,7 @@ from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
 from nstance.config.model import readiness, workload
+from nstance.config.model.load_balancers import MEMBER_LISTS
 from nstance.config.model.shard import GarbageCollection
 from nstance.model import ids
 
@@ -240,7 +241,7 @@ def _check_provider(document: Json, provider: str, problems: ProblemCollector) -
     balancers = _object(document, "load_balancers")
     for path, name in each(document, "groups.*.*.load_balancers.*"):
         other = _object(balancers, str(name)).get("provider")
-        if isinstance(other, str) and other != provider:
+        if isinstance(other, str) and other not in (provider, *MEMBER_LISTS):
             problems.add(path, f"expected a load balancer of the provider {provider}, found one of {quoted(other)}")
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from nstance.config.model import scalars, workload
 from nstance.config.model.agent import AgentSource
 from nstance.config.model.cluster import ClusterConfig
+from nstance.config.model.load_balancers import LoadBalancer
 from nstance.config.model.scalars import Block
 from nstance.config.model.shard import ShardConfig
 from nstance.model.ids import GroupKey, GroupName, TenantId
@@ -23,7 +24,7 @@ class Document(Block):
     cluster: ClusterConfig
     shard: ShardConfig
     tenants: Mapping[scalars.Name, workload.Tenant] = Field(default_factory=dict)
-    load_balancers: Mapping[scalars.Label, workload.LoadBalancer] = Field(default_factory=dict)
+    load_balancers: Mapping[scalars.Label, LoadBalancer] = Field(default_factory=dict)
     images: Mapping[scalars.Label, workload.Image] = Field(default_factory=dict)
     certificates: Mapping[scalars.Label, workload.Certificate] = Field(default_factory=dict)
     agent: AgentSource = AgentSource()
@@ -39,7 +40,7 @@ class Settings:
     cluster: ClusterConfig
     shard: ShardConfig
     tenants: Mapping[str, workload.Tenant]
-    load_balancers: Mapping[str, workload.LoadBalancer]
+    load_balancers: Mapping[str, LoadBalancer]
     images: Mapping[str, workload.Image]
     certificates: Mapping[str, workload.Certificate]
     agent: AgentSource

@@ -1,4 +1,4 @@
-"""Templates and groups, and what they are made of: images, load balancers, certificates, files and userdata."""
+"""Templates and groups, and what they are made of: images, certificates, files and userdata."""
 
 import re
 from collections.abc import Mapping
@@ -33,27 +33,6 @@ CertificateKind = Literal["server", "client"]
 
 class Tenant(Block):
     """Has no settings yet; reserved for limits."""
-
-
-class LoadBalancer(Block):
-    provider: Literal["aws", "gcp", "memory"]
-    target_group_arns: tuple[scalars.NonEmptyText, ...] = ()
-    instance_group_name: scalars.Text = ""
-
-    rules = (
-        (
-            lambda b: b.provider != "aws" or (b.target_group_arns and not b.instance_group_name),
-            "target_group_arns, and no instance_group_name, for the provider aws",
-        ),
-        (
-            lambda b: b.provider != "gcp" or (b.instance_group_name and not b.target_group_arns),
-            "an instance_group_name, and no target_group_arns, for the provider gcp",
-        ),
-        (
-            lambda b: b.provider != "memory" or not (b.target_group_arns or b.instance_group_name),
-            "only the key provider: a load balancer of the provider memory has no other keys",
-        ),
-    )
 
 
 class ImageFilter(Block):

@@ -10,6 +10,7 @@ import http.client
 import logging
 import os
 import platform
+import shlex
 import shutil
 import signal
 import sys
@@ -20,11 +21,12 @@ from pathlib import Path
 from aiohttp import web
 
 from nstance import clock as clocks
+from nstance.config import addresses
 from nstance.config.errors import ConfigError
 from nstance.dev import child, dev_config
 from nstance.dev.aws import local_config, xml
 from nstance.dev.aws.hypervisor import Hypervisor
-from nstance.dev.aws.moto import MissingError, Moto, Refusal, find_moto, run_moto
+from nstance.dev.aws.moto import MissingError, Moto, Refusal, find_moto, run_moto, signed
 from nstance.dev.aws.rules import Offer, Rules
 from nstance.dev.aws.spot import SpotService
 from nstance.dev.aws.stand_in import StandIn
@@ -39,8 +41,9 @@ BUCKET = "nstance-dev"
 REGION = "us-east-1"
 DEV_ENCRYPTION_KEY = "thisisatest32bytekey123456789012"  # public, for development only
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
-STEP_SECONDS = 120.0  # for each step of --once
+STEP_SECONDS = 300.0  # for each step of --once
 POLL_SECONDS = 0.2
+HISTORY = "server.leader.history: "  # begins the decisions in the server's log
 USERDATA_PATH = "/userdata/"
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -57,6 +60,7 @@ class Box:
         self._folder = folder
         self._options = options
         self._server: asyncio.subprocess.Process | None = None
+        self._server_environment: dict[str, str] = {}
         self._port = options.port or dev_config.find_free_port(clocks.SystemRng(), (0,))
 
     async def run(self) -> None:
@@ -78,7 +82,7 @@ class Box:
             hypervisor = Hypervisor(stand_in, self._folder / "instances", clock=self.clock, environment=environment)
             spot = SpotService(stand_in, clock=self.clock, rng=clocks.SystemRng())
             stack.push_async_callback(self._stop_server)
-            await self._start_server(moto, stand_in)
+            await self._start_server(stand_in)
             self._say(f"AWS endpoint: {stand_in.url}; server's log: {self._folder / 'server.log'}")
             await self._work(hypervisor, spot)
 
@@ -87,7 +91,11 @@ class Box:
         for signum in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
         assert self._server is not None
-        background = [hypervisor.run(), *([spot.storm()] if self._options.spot == "storm" else [])]
+        background = [
+            hypervisor.run(),
+            self._show_history(),
+            *([spot.storm()] if self._options.spot == "storm" else []),
+        ]
         tasks = [asyncio.ensure_future(each) for each in (*background, stopped.wait(), self._server.wait())]
         script = asyncio.ensure_future(self._demonstrate(hypervisor, spot))
         decisive = [*tasks, script] if self._options.once else tasks
@@ -110,6 +118,8 @@ class Box:
         await self._until(f"{size} connected agents", lambda: self._connected() >= size)
         self._say(f"{size} instances booted their userdata, registered and have their files")
         if not self._options.once:
+            await self._register_operator()
+            self._say(f"look at them: . {self._folder / 'admin.env'}; .venv/bin/nstance-admin status")
             self._say(f"consoles and disks: {self._folder / 'instances'}; Ctrl+C stops everything")
             return
         chosen = (spot.candidates() or list(hypervisor.running))[0]
@@ -153,21 +163,57 @@ class Box:
         await _s3_put(moto, f"/{BUCKET}", b"")
         await _s3_put(moto, f"/{BUCKET}/shard/{SHARD}/config.jsonc", body)
 
-    async def _start_server(self, moto: Moto, stand_in: StandIn) -> None:
+    async def _start_server(self, stand_in: StandIn) -> None:
         command = [child.program_path("nstance-server"), "--id", "server", "--shard", SHARD, "--bucket", BUCKET]
         command += ["--cachedir", str(self._folder / "cache"), "--advertise-host", "127.0.0.1"]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        environment = {**inherited, **CREDENTIALS, "NSTANCE_ENCRYPTION_KEY": DEV_ENCRYPTION_KEY}
-        # Objects need no strictness that moto lacks.
-        environment |= {
+        self._server_environment = {
+            **CREDENTIALS,
+            "NSTANCE_ENCRYPTION_KEY": DEV_ENCRYPTION_KEY,
             "AWS_ENDPOINT_URL": stand_in.url,
-            "AWS_ENDPOINT_URL_S3": moto.url,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        environment = {**inherited, **self._server_environment}
         with (self._folder / "server.log").open("wb") as output:
             self._server = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdout=output, stderr=output, start_new_session=True
             )
+
+    async def _register_operator(self) -> None:
+        """An identity for nstance-admin, and its environment in a file for a second terminal."""
+        operator_port = self._port + list(addresses.Service).index(addresses.Service.OPERATOR)
+        variables = {
+            **self._server_environment,
+            "NSTANCE_ADMIN_SHARD": SHARD,
+            "NSTANCE_ADMIN_STORAGE_BUCKET": BUCKET,
+            "NSTANCE_ADMIN_SERVERS": f"{SHARD}=127.0.0.1:{operator_port}",
+            "NSTANCE_ADMIN_IDENTITY_DIR": str(self._folder / "identity"),
+        }
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        (self._folder / "admin.env").write_text("".join(lines))
+        command = (child.program_path("nstance-admin"), "cluster", "register-operator", "--output-dir")
+        process = await asyncio.create_subprocess_exec(
+            *(*command, variables["NSTANCE_ADMIN_IDENTITY_DIR"]),
+            env={**os.environ, **variables},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        if process.returncode:
+            raise DevError(f"failed to register an operator: {output.decode(errors='replace')}")
+
+    async def _show_history(self) -> None:
+        """The decisions in the server's log, until cancelled."""
+        with (self._folder / "server.log").open(encoding="utf-8", errors="replace") as log:
+            line = ""
+            while True:
+                line += log.readline()
+                if not line.endswith("\n"):
+                    await self.clock.sleep(POLL_SECONDS)
+                    continue
+                if HISTORY in line:
+                    self._say(line.partition(HISTORY)[2].strip())
+                line = ""
 
     async def _stop_server(self) -> None:
         if self._server is not None and self._server.returncode is None:
@@ -246,19 +292,14 @@ async def _ids(moto: Moto, action: str, list_name: str, field: str) -> list[str]
 
 async def _call(moto: Moto, service: str, params: Mapping[str, str]) -> bytes:
     body = urllib.parse.urlencode(params).encode()
-    return await moto.call(body, {**_signed(service), "content-type": "application/x-www-form-urlencoded"})
+    return await moto.call(body, signed(service, REGION))
 
 
 async def _s3_put(moto: Moto, path: str, body: bytes) -> None:
-    answer, status, _ = await moto.forward("PUT", path, _signed("s3"), body)
+    headers = {**signed("s3", REGION), "content-type": "application/octet-stream"}  # a form would be taken apart
+    answer, status, _ = await moto.forward("PUT", path, headers, body)
     if status >= 300:
         raise DevError(f"failed to write {path} in the stand-in: {answer[:200].decode(errors='replace')}")
-
-
-def _signed(service: str) -> dict[str, str]:
-    """moto reads the region and the service of a signature, and does not check it."""
-    scope = f"Credential=test/20260101/{REGION}/{service}/aws4_request"
-    return {"authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0"}
 
 
 def _capacity(text: str) -> tuple[Offer, int]:

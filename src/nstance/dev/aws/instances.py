@@ -4,12 +4,13 @@ import base64
 import functools
 import math
 import re
+import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 
 from nstance.clock import Clock
 from nstance.dev.aws import xml
 from nstance.dev.aws.books import Books, Launch, Params
-from nstance.dev.aws.moto import Moto, Refusal
+from nstance.dev.aws.moto import Moto, Refusal, signed
 from nstance.dev.aws.rules import Offer, Rules, offer_of
 
 MAX_TOKEN_CHARACTERS = 64
@@ -57,12 +58,26 @@ class Instances:
             raise Refusal("InvalidParameterValue", f"ClientToken is longer than {MAX_TOKEN_CHARACTERS} characters")
         if len(params.get("UserData", "")) > MAX_USERDATA_BASE64:
             raise Refusal("InvalidParameterValue", "User data is limited to 16384 bytes")
+        await self._check_profile(params)
         if not token:
             return await self._launch(params, body, headers, offer)
         async with self.books.launching[token]:
             if (known := self.books.launches.get(token)) is not None:
                 return await self._repeat(known, params)
             return await self._launch(params, body, headers, offer)
+
+    async def _check_profile(self, params: Params) -> None:
+        """Also in a dry run. moto looks at it only in a real one, and has another word for it."""
+        arn = params.get("IamInstanceProfile.Arn", "")
+        name = params.get("IamInstanceProfile.Name") or arn.rpartition("/")[2]
+        if not name:
+            return
+        query = {"Action": "GetInstanceProfile", "Version": "2010-05-08", "InstanceProfileName": name}
+        try:
+            await self._moto.call(urllib.parse.urlencode(query).encode(), signed("iam", self._moto.region))
+        except Refusal:
+            message = f"Value ({name}) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile"
+            raise Refusal("InvalidParameterValue", message) from None
 
     async def _launch(self, params: Params, body: bytes, headers: Mapping[str, str], offer: Offer) -> bytes:
         self._spend()
@@ -72,11 +87,8 @@ class Instances:
             raise Refusal("InsufficientInstanceCapacity", message, 500)
         try:
             answer = await self._moto.call(body, headers)
-        except Refusal as refusal:
+        except Refusal:
             self.rules.give_back(offer)
-            if refusal.code == "NoSuchEntity":  # moto's word for an instance profile that does not exist
-                message = f"Value for parameter iamInstanceProfile is invalid. Invalid IAM Instance Profile: {refusal}"
-                raise Refusal("InvalidParameterValue", message) from None
             raise
         instance = xml.text(described(xml.parse(answer))[0], "instanceId")
         self.books.created[instance] = self._clock.monotonic()

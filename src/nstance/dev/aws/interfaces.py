@@ -8,6 +8,8 @@ from nstance.dev.aws.books import Books, Params
 from nstance.dev.aws.moto import Moto, Refusal
 from nstance.dev.aws.rules import Rules
 
+_IP6_FILTER = "ipv6-addresses.ipv6-address"
+
 
 class Interfaces:
     def __init__(self, moto: Moto, clock: Clock, rules: Rules, books: Books) -> None:
@@ -49,7 +51,12 @@ class Interfaces:
         return await self._moto.call(body, headers)
 
     async def describe(self, params: Params, body: bytes, headers: Mapping[str, str]) -> bytes:
-        root = xml.parse(await self._moto.call(body, headers))
+        if params.get("Filter.1.Name") == _IP6_FILTER:  # moto does not have it
+            root = xml.parse(await self._moto.ec2("DescribeNetworkInterfaces"))
+            ip6 = params.get("Filter.1.Value.1", "")
+            xml.keep(root, "networkInterfaceSet", lambda each: ip6 in _ip6(each))
+        else:
+            root = xml.parse(await self._moto.call(body, headers))
         for interface in xml.all_entries(root, "networkInterfaceSet"):
             if self._is_detaching(xml.text(interface, "networkInterfaceId")) and xml.children(interface, "status"):
                 xml.set_text(interface, "in-use", "status")
@@ -61,3 +68,7 @@ class Interfaces:
 
 def _interfaces(body: bytes) -> list[xml.Element]:
     return [each for each in xml.all_entries(xml.parse(body), "networkInterfaceSet") if len(each)]
+
+
+def _ip6(interface: xml.Element) -> list[str]:
+    return [xml.text(each, "ipv6Address") for each in xml.entries(interface, "ipv6AddressesSet")]

@@ -117,12 +117,16 @@ class Moto:
     async def ec2(self, action: str, params: Mapping[str, str] = _NOTHING) -> bytes:
         """A call of the stand-in's own. Raises Refusal."""
         form = urllib.parse.urlencode({"Action": action, "Version": "2016-11-15", **params}).encode()
-        scope = f"Credential=stand-in/20260101/{self.region}/ec2/aws4_request"
-        headers = {
-            "content-type": "application/x-www-form-urlencoded",
-            "authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
-        }
-        return await self.call(form, headers)
+        return await self.call(form, signed("ec2", self.region))
+
+
+def signed(service: str, region: str) -> dict[str, str]:
+    """Headers of a form. moto reads the region and the service of a signature, and does not check it."""
+    scope = f"Credential=stand-in/20260101/{region}/{service}/aws4_request"
+    return {
+        "content-type": "application/x-www-form-urlencoded",
+        "authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
+    }
 
 
 @contextlib.contextmanager
@@ -135,7 +139,8 @@ def run_moto(program: Path, folder: Path, *, port: int = 0) -> Iterator[str]:
     log = folder / "moto.log"
     with log.open("wb") as output:
         command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        # Ctrl+C is for the program that uses it, which first ends its own calls.
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
     try:
         yield _wait_for(process, log)
     finally:

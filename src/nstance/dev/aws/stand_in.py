@@ -16,9 +16,12 @@ from aiohttp import web
 from nstance.clock import Clock
 from nstance.dev.aws import metadata, requests, xml
 from nstance.dev.aws.books import Books, Params
+from nstance.dev.aws.buckets import Buckets
 from nstance.dev.aws.instances import Instances
 from nstance.dev.aws.interfaces import Interfaces
 from nstance.dev.aws.moto import Moto, Refusal, Reply
+from nstance.dev.aws.permissions import Call, Permissions
+from nstance.dev.aws.policies import Policy
 from nstance.dev.aws.rules import Rules
 from nstance.dev.aws.targets import Targets
 
@@ -37,10 +40,13 @@ class StandIn:
         self.books = Books()
         self.instances = Instances(moto, clock, self.rules, self.books)
         self.metadata = metadata.MetadataService(moto, clock, self.books)
+        self.policy: Policy | None = None  # of every caller; None: they may do everything
         self.url = ""
         self._moto = moto
+        self._permissions = Permissions(moto)
         self._clock = clock
         self._runner: web.AppRunner | None = None
+        self._buckets = Buckets()
         interfaces = Interfaces(moto, clock, self.rules, self.books)
         targets = Targets(moto, clock, self.rules, self.books, self.instances)
         self._handlers: dict[tuple[str, str], Handler] = {
@@ -98,10 +104,13 @@ class StandIn:
             answer, status, headers = await self._answer(service, action, params, body, request)
         except Refusal as refusal:
             answer, status = _error(refusal, service, is_form=is_form), refusal.status
-            headers = {"Content-Type": "text/xml" if is_form else "application/x-amz-json-1.1"}
+            is_xml = is_form or service == "s3"
+            headers = {"Content-Type": "text/xml" if is_xml else "application/x-amz-json-1.1"}
         if fault is not None and fault.after_effect:
             return _cut(request)
         copied = {name: value for name, value in headers.items() if name.lower() not in _NOT_COPIED}
+        if request.method == "HEAD" and "Content-Length" in headers:
+            copied["Content-Length"] = headers["Content-Length"]  # the size of the object
         return web.Response(body=answer, status=status, headers=copied)
 
     async def _answer(self, service: str, action: str, params: Params, body: bytes, request: web.Request) -> Reply:
@@ -112,11 +121,33 @@ class StandIn:
                 raise Refusal("InvalidAction", f"The action {action} is not valid for this web service.") from None
             if unknown:
                 raise Refusal("UnknownParameter", f"The parameter {unknown[0]} is not recognized")
+        call = Call(
+            service=service,
+            action=action,
+            params=params,
+            body=body,
+            method=request.method,
+            path=request.path,
+            query=request.query,
+        )
+        if self.policy is not None:
+            await self._permissions.check(self.policy, call)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         handler = self._handlers.get((service, action))
         if handler is not None:
             return await handler(params, body, headers), 200, {"Content-Type": "text/xml"}
+        if service == "s3":
+            return await self._answer_s3(call, request, headers)
         return await self._moto.forward(request.method, request.path_qs, headers, body)
+
+    async def _answer_s3(self, call: Call, request: web.Request, headers: Mapping[str, str]) -> Reply:
+        if (answer := self._buckets.answer(request, call.body)) is not None:
+            return answer
+        async with self._buckets.turn(request):
+            reply = await self._moto.forward(request.method, request.path_qs, headers, call.body)
+        if self.policy is not None:
+            self._permissions.check_missing(self.policy, call, reply[1])
+        return reply
 
 
 def _service(headers: Mapping[str, str]) -> str:
@@ -130,7 +161,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _error(refusal: Refusal, service: str, *, is_form: bool) -> bytes:
-    if is_form:
+    if is_form or service == "s3":
         return xml.error(service, refusal.code, refusal.message)
     return json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
 

@@ -11,6 +11,8 @@ def error(service: str, code: str, message: str) -> bytes:
     if service == "ec2":
         inner = f"<Errors><Error><Code>{code}</Code><Message>{escape(message)}</Message></Error></Errors>"
         return f"<Response>{inner}<RequestID>stand-in</RequestID></Response>".encode()
+    if service == "s3":
+        return f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>".encode()
     inner = f"<Error><Type>Sender</Type><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return f"<ErrorResponse>{inner}<RequestId>stand-in</RequestId></ErrorResponse>".encode()
 

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from nstance.dev.k8s import negotiation, paths
 from nstance.dev.k8s.streams import MAX_WATCH_SECONDS, WatchRequest
-from nstance.kube.api import selectors, status
+from nstance.kube.api import schema, selectors, status
 from nstance.kube.api.cascade import Propagation
 from nstance.kube.api.resources import Served
 from nstance.kube.api.server import Options
@@ -51,6 +51,16 @@ class ObjectRequest:
     def options(self) -> Options:
         strict = self.query.get("fieldValidation") == "Strict"
         return Options(dry_run=self.dry_run, strict=strict, manager=self.query.get("fieldManager", ""))
+
+    def warn(self, response: web.StreamResponse, body: object) -> web.StreamResponse:
+        """Names fields of the body that its schema does not know, unless the client wants to hear nothing of them."""
+        schema_of = self.served.version.schema
+        if schema_of is None or not isinstance(body, dict) or self.query.get("fieldValidation") == "Ignore":
+            return response
+        for each in schema.prune(body, schema_of)[1]:
+            text = f'unknown field "{each}"'.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{text}"')
+        return response
 
     def selector(self) -> selectors.Selector:
         fields = self.query.get("fieldSelector", "")

@@ -144,19 +144,19 @@ class Service:
         if isinstance(name, str) and name:
             self._files.check_object(call.served, call.target.namespace, name)
         created = self._api.create(call.served, body, namespace=call.target.namespace, options=call.options())
-        return self._respond(call, created, code=201)
+        return call.warn(self._respond(call, created, code=201), body)
 
     def _put(self, call: ObjectRequest) -> web.StreamResponse:
-        target = call.target
+        target, body = call.target, decode_body(call.request, call.raw)
         changed = self._api.replace(
             call.served,
             target.name,
-            decode_body(call.request, call.raw),
+            body,
             namespace=target.namespace,
             subresource=target.subresource,
             options=call.options(),
         )
-        return self._respond(call, changed)
+        return call.warn(self._respond(call, changed), body)
 
     def _patch(self, call: ObjectRequest) -> web.StreamResponse:
         target = call.target
@@ -165,11 +165,12 @@ class Service:
             how = Patch(media)
         except ValueError:
             raise status.unsupported_media(media, [each.value for each in Patch]) from None
+        body = negotiation.parse_body(call.raw, media)
         before = self._api.store.version
         changed = self._api.patch(
             call.served,
             target.name,
-            negotiation.parse_body(call.raw, media),
+            body,
             how=how,
             namespace=target.namespace,
             subresource=target.subresource,
@@ -179,7 +180,7 @@ class Service:
         was_created = (
             how is Patch.APPLY and meta.get("generation", 1) == 1 and meta.get("resourceVersion") == str(before + 1)
         )
-        return self._respond(call, changed, code=201 if was_created else 200)
+        return call.warn(self._respond(call, changed, code=201 if was_created else 200), body)
 
     def _delete(self, call: ObjectRequest) -> web.StreamResponse:
         target, options = call.target, call.delete_options()

@@ -1,10 +1,15 @@
-"""Keeps the Cluster, its NstanceCluster, and the kubeconfig Secret with which Cluster API reads nodes.
+"""Keeps the Cluster, the NstanceCluster and NstanceControlPlane behind it, and the kubeconfig Secret with which Cluster
+API reads nodes.
 
-All three are created if missing, and repaired in the fields that are ours. The kubeconfig holds a token of one hour, so
-that a leaked Secret soon becomes useless; it is renewed after two thirds of that. The Secret of a separate workload cluster
-is the administrator's, and so is one that somebody else created.
+All are created if missing, and repaired in the fields that are ours. The exception is a Cluster that existed and is gone:
+somebody deleted it, so nothing is created until a person creates a Cluster of its name. Its UID is in an annotation of the
+Secret with the operator's key, because another replica must know it too.
+
+The kubeconfig holds a token of one hour, so that a leaked Secret soon becomes useless; it is renewed after two thirds of
+that. The Secret of a separate workload cluster is the administrator's, and so is one that somebody else created.
 """
 
+import asyncio
 import base64
 import json
 import logging
@@ -24,6 +29,7 @@ RETRY_SECONDS = 30.0
 MAX_MESSAGE_LENGTH = 32_000
 INITIALIZED = "ControlPlaneInitialized"  # a condition of Cluster API's Cluster
 EXPIRES_ANNOTATION = "nstance.dev/token-expires"  # seconds since 1970
+CLUSTER_ANNOTATION = "nstance.dev/cluster-uid"  # of the Secret with the operator's key
 EXTERNALLY_MANAGED = "cluster.x-k8s.io/managed-by"  # Cluster API's: somebody else writes this NstanceCluster
 ACCOUNT_ANNOTATION = "nstance.dev/service-account"
 
@@ -37,20 +43,29 @@ class Clusters(Controller):
         self._labels = {resources.CLUSTER_LABEL: settings.name, **secrets.MANAGED_BY}
         self._secret_name = workload_cluster.secret_name(settings.name)
         self._last_problem = ""
+        self._recorded: str | None = None  # UID of the Cluster in the Secret; None: not read yet
+        self._nodes = context.workload_mirrors.of(kinds.NODE)
         self._queue = context.queue("clusters", self._reconcile, workers=2)
-        for kind in (kinds.CLUSTER, kinds.NSTANCE_CLUSTER):
+        for kind in (kinds.CLUSTER, kinds.NSTANCE_CLUSTER, kinds.NSTANCE_CONTROL_PLANE):
             self._mirror(kind).listen(lambda old, new: self._on_change(old, new, OBJECTS))  # also pauses
         if settings.endpoint is None:
             mirror = context.mirrors.of(
                 kinds.SECRET, namespace=settings.namespace, fields=f"metadata.name={self._secret_name}"
             )
             mirror.listen(lambda old, new: self._on_change(old, new, KUBECONFIG))
+            self._clusters.listen(
+                lambda old, new: self._on_change(old, new, KUBECONFIG) if old is None or new is None else None
+            )
 
     async def run(self) -> None:
         self._queue.add(OBJECTS)
         if self._settings.endpoint is None:
             self._queue.add(KUBECONFIG)
-        await self._queue.run()
+        await asyncio.gather(self._queue.run(), self._add_when_nodes_are_synced())
+
+    async def _add_when_nodes_are_synced(self) -> None:
+        await self._nodes.synced.wait()
+        self._queue.add(OBJECTS)
 
     def on_shard_change(self, shard: str) -> None:
         self._queue.add(OBJECTS)
@@ -63,28 +78,88 @@ class Clusters(Controller):
         if key == KUBECONFIG:
             return await self._reconcile_kubeconfig()
         cluster = await self._ensure_cluster()
-        if resources.is_being_deleted(cluster):
-            return None  # Cluster API waits for the NstanceCluster to go: created again, it would wait forever
+        if cluster is None or resources.is_being_deleted(cluster):
+            return None  # Cluster API waits for the objects behind it to go: created again, it would wait forever
         await self._set_initialized(cluster)
+        is_available = await self._update_control_plane(cluster)
         found = await self._ensure_nstance_cluster(cluster)
         if resources.is_paused(cluster, found):
             await self._show_paused(kinds.NSTANCE_CLUSTER, found)
         elif EXTERNALLY_MANAGED not in resources.annotations(found):
             await self._update_status(found)
-        return None
+        return None if is_available and self._settings.endpoint is None else RETRY_SECONDS
 
-    # ---- Cluster and NstanceCluster
+    # ---- Cluster, NstanceCluster, NstanceControlPlane
 
-    async def _ensure_cluster(self) -> Object:
-        spec = {
-            "infrastructureRef": {
-                "apiGroup": kinds.INFRASTRUCTURE,
-                "kind": kinds.NSTANCE_CLUSTER.name,
-                "name": self._settings.name,
-            },
-            "controlPlaneEndpoint": self._endpoint(),
-        }
-        return await self._get_or_create(kinds.CLUSTER, {}, spec)
+    async def _ensure_cluster(self) -> Object | None:
+        """None: it was deleted on purpose."""
+        found = await self._get(kinds.CLUSTER)
+        recorded = await self._read_record()
+        if found is None and recorded:
+            self._warn(
+                f"the Cluster {self._settings.name} was deleted and is not created again; to go on, create a Cluster of "
+                f"that name, or remove the annotation {CLUSTER_ANNOTATION} of the Secret {self._settings.key_secret} and "
+                "restart the operator",
+                "Cluster was deleted, nothing is created",
+            )
+            return None
+        control_plane = self._reference(kinds.NSTANCE_CONTROL_PLANE)
+        if found is None:
+            spec = {
+                "infrastructureRef": self._reference(kinds.NSTANCE_CLUSTER),
+                "controlPlaneRef": control_plane,
+                "controlPlaneEndpoint": self._endpoint(),
+            }
+            found = await self._get_or_create(kinds.CLUSTER, {}, spec)
+        if not resources.is_being_deleted(found):
+            if not resources.spec(found).get("controlPlaneRef") and not resources.is_paused(found):
+                await self._patch_spec(kinds.CLUSTER, found, {"controlPlaneRef": control_plane})
+            await self._record(resources.uid(found))
+        return found
+
+    def _reference(self, kind: kinds.Kind) -> Object:
+        return {"apiGroup": kind.group, "kind": kind.name, "name": self._settings.name}
+
+    async def _read_record(self) -> str:
+        """The UID of the Cluster that existed; empty: there was none yet."""
+        if self._recorded is None:
+            try:
+                secret = await self._kube.get(kinds.SECRET, self._settings.key_secret, namespace=self._namespace)
+                self._recorded = resources.annotations(secret).get(CLUSTER_ANNOTATION, "")
+            except errors.NotFoundError:
+                return ""
+        return self._recorded
+
+    async def _record(self, uid: str) -> None:
+        if self._recorded in (None, uid):  # None: there is no Secret
+            return
+        change = {"metadata": {"annotations": {CLUSTER_ANNOTATION: uid}}}
+        await self._kube.patch(kinds.SECRET, self._settings.key_secret, change, namespace=self._namespace)
+        self._recorded = uid
+
+    async def _update_control_plane(self, cluster: Object) -> bool:
+        """Whether it is available. It exists already: it is the API server that has the nodes."""
+        if resources.spec(cluster).get("controlPlaneRef") not in (None, self._reference(kinds.NSTANCE_CONTROL_PLANE)):
+            return True  # somebody else's
+        spec = {"controlPlaneEndpoint": self._endpoint()}
+        owners = [resources.owner_reference(cluster, kinds.CLUSTER, controller=True)]
+        found = await self._get_or_create(kinds.NSTANCE_CONTROL_PLANE, {"ownerReferences": owners}, spec)
+        if resources.is_paused(cluster, found):
+            await self._show_paused(kinds.NSTANCE_CONTROL_PLANE, found)
+            return True
+        if not self._nodes.synced.is_set():
+            return False
+        problem = self._nodes.stale_reason
+        was_initialized = bool(resources.status(found).get("initialized"))
+        status: Object = {"ready": not problem, "externalManagedControlPlane": True}
+        if was_initialized or not problem:
+            status |= {"initialized": True, "initialization": {"controlPlaneInitialized": True}}
+        conditions = [
+            Condition(kind, not problem, "Unreachable" if problem else "Answers", problem)
+            for kind in ("Available", "Ready")
+        ]
+        await self._write_status(kinds.NSTANCE_CONTROL_PLANE, found, status, conditions)
+        return not problem
 
     async def _ensure_nstance_cluster(self, cluster: Object) -> Object:
         spec = {"controlPlaneEndpoint": self._endpoint()}
@@ -100,18 +175,24 @@ class Clusters(Controller):
     async def _get_or_create(self, kind: kinds.Kind, metadata: Object, spec: Object) -> Object:
         name, namespace = self._settings.name, self._namespace
         metadata = {"name": name, "namespace": namespace, "labels": self._labels, **metadata}
-        try:
-            return await self._kube.get(kind, name, namespace=namespace)
-        except errors.NotFoundError:
-            log.info("creating object", extra={"kind": kind.name, "object": name})
+        if (found := await self._get(kind)) is not None:
+            return found
+        log.info("creating object", extra={"kind": kind.name, "object": name})
         try:
             return await self._kube.create(kind, {"metadata": metadata, "spec": spec}, namespace=namespace)
         except errors.AlreadyExistsError:
             return await self._kube.get(kind, name, namespace=namespace)
 
+    async def _get(self, kind: kinds.Kind) -> Object | None:
+        try:
+            return await self._kube.get(kind, self._settings.name, namespace=self._namespace)
+        except errors.NotFoundError:
+            return None
+
     async def _set_initialized(self, cluster: Object) -> None:
-        """Cluster API waits for a control plane machine of its own before it reads nodes. Here the control plane exists
-        already: it is the API server that the operator talks to."""
+        """What Cluster API writes where it runs, because the NstanceControlPlane says so."""
+        if self._has_cluster_api_controllers(cluster):
+            return
         if resources.condition(cluster, INITIALIZED).get("status") == "True":
             return
         message = "the cluster exists; Nstance does not create its control plane"
@@ -150,6 +231,8 @@ class Clusters(Controller):
 
     async def _reconcile_kubeconfig(self) -> float | None:
         namespace, account = self._namespace, self._settings.service_account
+        if await self._read_record() and self._cluster() is None and self._clusters.synced.is_set():
+            return None  # the Cluster was deleted; one that is created triggers the next reconcile
         where = f"{namespace}/{self._secret_name}"
         try:
             secret: Object | None = await self._kube.get(kinds.SECRET, self._secret_name, namespace=namespace)
@@ -215,11 +298,11 @@ class Clusters(Controller):
             indent=2,
         )
 
-    def _warn(self, reason: str) -> None:
+    def _warn(self, reason: str, message: str = "failed to keep kubeconfig for Cluster API") -> None:
         """Logs each new reason once."""
         if reason != self._last_problem:
             self._last_problem = reason
-            log.warning("failed to keep kubeconfig for Cluster API", extra={"reason": reason})
+            log.warning(message, extra={"reason": reason})
 
 
 def _due(expires: float) -> float:

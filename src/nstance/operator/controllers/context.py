@@ -12,11 +12,13 @@ from nstance.kube.mirror import Mirror, Selection
 from nstance.kube.port import Kube, Object
 from nstance.kube.queue import Pass, Queue, Rules
 from nstance.model.ids import ClusterId, TenantId
-from nstance.operator.controllers import resources
+from nstance.operator.controllers import cluster_api, resources
+from nstance.operator.controllers.cluster_api import ClusterApi
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.metrics import Metrics
-from nstance.operator.options import ON_DEMAND_NAMESPACES, SERVICE_ACCOUNT, Endpoint
+from nstance.operator.options import KEY_SECRET, ON_DEMAND_NAMESPACES, SERVICE_ACCOUNT, Endpoint
 from nstance.operator.shards.ports import Listener, Shards, ShardUnreachableError
+from nstance.telemetry.traces import Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Settings:
     server_ca: Callable[[], bytes | None] = field(repr=False)  # None: one that the system trusts
     endpoint: Endpoint | None = None  # API server of a separate workload cluster
     service_account: str = SERVICE_ACCOUNT
+    key_secret: str = KEY_SECRET  # remembers the Cluster's UID
     on_demand_namespaces: str | None = ON_DEMAND_NAMESPACES  # a label selector, empty: all; None: no pod gets a node
     delete_nodes: bool | None = None  # of VMs that are gone; None: where Cluster API's controllers do not run
 
@@ -67,6 +70,10 @@ class Mirrors:
     def all(self) -> tuple[Mirror, ...]:
         return tuple(self._mirrors.values())
 
+    def cluster_api(self, settings: Settings) -> ClusterApi:
+        found = {kind: self.of(kind, namespace=settings.namespace) for kind in cluster_api.KINDS}
+        return ClusterApi(found, cluster=settings.name, clock=self._clock)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
@@ -78,9 +85,11 @@ class ControllerContext:
     events: Recorder  # on objects of `kube`
     workload_events: Recorder  # on objects of `workload`
     shards: Shards
+    cluster_api: ClusterApi
     metrics: Metrics
     clock: Clock
     rng: Rng
+    tracer: Tracer | None = None  # if traces are exported
 
     def queue(
         self, name: str, reconcile: Callable[[str], Awaitable[float | None]], *, workers: int = 4
@@ -126,7 +135,7 @@ class Controller(Listener):
         return resources.is_paused(self._cluster(), *items)
 
     def _has_cluster_api_controllers(self, item: Object) -> bool:
-        return resources.has_cluster_api_controllers(item, self._cluster())
+        return self._context.cluster_api.runs(item)
 
     async def _patch_spec(self, kind: Kind, item: Object, spec: Object) -> None:
         await self._kube.patch(kind, resources.name(item), {"spec": spec}, namespace=self._namespace)

@@ -24,6 +24,8 @@ from nstance.operator.controllers.nodes import Nodes
 from nstance.operator.controllers.pod_objects import must_evict
 from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
 from nstance.tasks.backoff import Backoff, retry
+from nstance.telemetry import trace_ids
+from nstance.telemetry.traces import SpanPlan
 from nstance.v1 import operator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Drains(Controller):
         self._kube, self._events = context.workload, context.workload_events
         self._nodes = nodes
         self._metrics = context.metrics
+        self._tracer = context.tracer
         self._drains: dict[str, _Drain] = {}  # by instance
         self._evictions = asyncio.Semaphore(MAX_EVICTIONS)
         self._running = False
@@ -112,6 +115,8 @@ class Drains(Controller):
         if not drain.is_counted:
             drain.is_counted = True
             self._metrics.drained(result, self._clock.monotonic() - drain.started)
+            if self._tracer is not None:
+                self._tracer.record(_span(drain.event, result), started=drain.started)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
@@ -125,6 +130,7 @@ class Drains(Controller):
     # ---- one drain
 
     async def _run_drain(self, drain: _Drain) -> None:
+        trace_ids.current.set(trace_ids.end_of(drain.event.instance_id))
         try:
             self._count(drain, await self._drain(drain))
         except Exception:
@@ -250,3 +256,19 @@ class Drains(Controller):
 
         expected = (errors.KubeError, ShardUnreachableError)
         return await retry(work, clock=self._clock, expected=expected, on_failure=on_failure)
+
+
+def _span(event: pb.InstanceEvent, result: str) -> SpanPlan:
+    """Under the server's decision that the instance leaves."""
+    trace_id = trace_ids.end_of(event.instance_id)
+    return SpanPlan(
+        name="drain",
+        trace_id=trace_id,
+        parent=trace_ids.span_of(trace_id, trace_ids.LEAVE),
+        attributes={
+            "nstance.instance.id": event.instance_id,
+            "nstance.group": event.group,
+            "nstance.cause": event.reason,
+            "nstance.result": result,
+        },
+    )

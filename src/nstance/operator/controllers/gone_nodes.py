@@ -28,6 +28,7 @@ class GoneNodes(Controller):
         self.queue = context.queue("gone nodes", self._reconcile)
         self._mirrored.listen(self._on_node_change)
         self._clusters.listen(lambda old, new: self._add_all())
+        context.cluster_api.listen(self._add_all)
 
     async def run(self) -> None:
         await self._nodes.wait_synced()

@@ -3,7 +3,8 @@
 It happens once at startup, and again for a shard that is added later. All shards must have answered first: a sum over some
 of them would ask to delete the rest. Importing changes nothing at any shard: each keeps its size (`spec.shardSizes`), and
 shards whose settings of a group differ get a pool each. Existing pools are never changed, because from then on Kubernetes
-is the source of truth. So a pool that was deleted on purpose does not come back while the operator runs.
+is the source of truth. So a pool that was deleted on purpose does not come back while the operator runs, and without a
+Cluster nothing is imported: it was deleted with all its pools.
 """
 
 import asyncio
@@ -107,12 +108,20 @@ class Importer(Controller):
         self._machine_pools, self._pools = map(self._mirror, (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL))
         self._imported: set[str] = set()  # shards
         self._changed = asyncio.Event()
+        self._clusters.listen(self._on_cluster_change)
+
+    def _on_cluster_change(self, old: Object | None, new: Object | None) -> None:
+        if resources.name(new or old or {}) != self._context.settings.name:
+            return
+        if new is None:
+            self._imported.clear()
+        self._changed.set()
 
     def on_shard_change(self, shard: str) -> None:
         self._changed.set()
 
     async def run(self) -> None:
-        for mirror in (self._machine_pools, self._pools):
+        for mirror in (self._machine_pools, self._pools, self._clusters):
             await mirror.synced.wait()
         self._changed.set()
         while True:
@@ -126,6 +135,9 @@ class Importer(Controller):
                 await self._clock.sleep(RETRY_SECONDS)
 
     async def _import(self) -> None:
+        cluster = self._cluster()
+        if cluster is None or resources.is_being_deleted(cluster):
+            return  # its creation triggers the next attempt
         shards = {name: self._shards.get(name) for name in self._shards.names()}
         self._imported &= shards.keys()
         new_shards = shards.keys() - self._imported

@@ -1,8 +1,9 @@
 """What a Machine and its NstanceMachine show of an instance, on-demand or of a pool."""
 
+import contextlib
 from collections.abc import Mapping
 
-from nstance.kube import kinds
+from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.resources import Condition
@@ -13,6 +14,10 @@ InstanceState = pb.InstanceStatus | pb.InstanceEvent
 CREATE_FAILED = "CreateFailed"
 ENDED = frozenset({"deleted", "failed"})
 LEAVING = frozenset({"draining", "deleting"})
+DRAINED_BY_OPERATOR = {  # annotations of Machines, for Cluster API
+    "machine.cluster.x-k8s.io/exclude-node-draining": "",
+    "machine.cluster.x-k8s.io/exclude-wait-for-node-volume-detach": "",
+}
 
 
 def pool_instance(item: Object) -> str:
@@ -74,6 +79,17 @@ async def update_machine(
     if node is not None:
         status["nodeRef"] = {"name": resources.name(node)}
     await resources.write_status(kube, kinds.MACHINE, machine, status)
+
+
+async def exclude_from_drains(kube: Kube, machine: Object) -> None:
+    """Cluster API must not drain a node before it lets its instance go: the shard waits for the operator's drain, with a
+    deadline. Nor wait for the volumes of pods that are still there."""
+    if not DRAINED_BY_OPERATOR.keys() <= resources.annotations(machine).keys():
+        change = {"metadata": {"annotations": DRAINED_BY_OPERATOR}}
+        with contextlib.suppress(errors.NotFoundError):
+            await kube.patch(
+                kinds.MACHINE, resources.name(machine), change, namespace=machine["metadata"].get("namespace", "")
+            )
 
 
 def node_reference(node: Object) -> Object:

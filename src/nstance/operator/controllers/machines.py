@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.model import ids
-from nstance.operator.controllers import resources
+from nstance.operator.controllers import node_settings, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import (
     CREATE_FAILED,
@@ -20,12 +20,13 @@ from nstance.operator.controllers.machine_objects import (
     LEAVING,
     InstanceState,
     condition,
+    exclude_from_drains,
     listed_provider_id,
     machine_status,
     pool_instance,
     update_machine,
 )
-from nstance.operator.controllers.nodes import Nodes, lookup_keys
+from nstance.operator.controllers.nodes import INSTANCE_LABEL, Nodes, lookup_keys
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.shard_groups import (
     ABANDON_ANNOTATION,
@@ -89,7 +90,9 @@ class Machines(Controller):
     def __init__(self, context: ControllerContext, nodes: Nodes) -> None:
         super().__init__(context)
         self._nodes = nodes
-        self._machines, self._items = map(self._mirror, (kinds.MACHINE, kinds.NSTANCE_MACHINE))
+        self._machines, self._items, self._pools = map(
+            self._mirror, (kinds.MACHINE, kinds.NSTANCE_MACHINE, kinds.NSTANCE_MACHINE_POOL)
+        )
         self._reserved: dict[int | None, tuple[str, str]] = {}  # by UUID: shard and group, until the shard reports it
         self._missing_since: dict[str, float] = {}  # by uid: deleted objects whose instance the shard does not have
         self._by_lookup_key: dict[str, str] = {}
@@ -97,12 +100,18 @@ class Machines(Controller):
         self._items.listen(self._on_item_change)
         self._machines.listen(self._on_machine_change)
         self._clusters.listen(lambda old, new: self._add_where(lambda item: True))
+        context.cluster_api.listen(lambda: self._add_where(lambda item: True))
+        self._pools.listen(self._on_pool_change)
         nodes.listen(self._add_by_lookup_key)
 
     async def run(self) -> None:
         await self.queue.run()
 
     # ---- changes
+
+    def _on_pool_change(self, old: Object | None, new: Object | None) -> None:
+        if node_settings.settings_of(old) != node_settings.settings_of(new):
+            self._add_where(lambda item: True)
 
     def _on_item_change(self, old: Object | None, new: Object | None) -> None:
         if pool_instance(new or old or {}):
@@ -151,6 +160,8 @@ class Machines(Controller):
         if self._is_paused(item, machine):
             await self._show_paused(kinds.NSTANCE_MACHINE, item)
             return None
+        if machine is not None:
+            await exclude_from_drains(self._kube, machine)
         if resources.is_being_deleted(item):
             return await self._finalize(item)
         is_copy = self._is_copy(item)
@@ -256,8 +267,19 @@ class Machines(Controller):
         vm = listed_provider_id(instance, node, stored)
         if vm != stored:
             await self._patch_spec(kinds.NSTANCE_MACHINE, item, {"providerID": vm})
+        if node is not None:
+            await self._apply_settings(node, item, shard.name, instance.instance_id)
         if machine is not None and vm and not self._has_cluster_api_controllers(machine):
             await update_machine(self._kube, machine, instance, provider_id=vm, node=node)
+
+    async def _apply_settings(self, node: Object, item: Object, shard: str, instance: str) -> None:
+        """Those of the pool of its group. The label is what the pod that it was made for is bound by."""
+        of_group = (
+            each for each in self._pools.objects.values() if resources.spec(each).get("group") == group_of(item)
+        )
+        pool = next((each for each in of_group if shard in (resources.spec(each).get("shards") or ())), None)
+        labels = {INSTANCE_LABEL: instance} if POD_ANNOTATION in resources.annotations(item) else {}
+        await node_settings.apply(self._context.workload, node, node_settings.settings_of(pool), labels)
 
     async def _delete_with_machine(self, item: Object, machine: Object | None, instance: InstanceState | None) -> None:
         """Expired, reclaimed by the cloud or deleted by hand: the owner of the Machine decides about a new one."""

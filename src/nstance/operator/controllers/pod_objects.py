@@ -4,6 +4,7 @@ from nstance.kube.port import Object
 from nstance.operator.controllers import resources
 
 GROUP = "on-demand.nstance.dev/group"
+GATE = "nstance.dev/on-demand"  # a scheduling gate: the pod waits until it is bound to its own node
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"  # Kubernetes' own: pods with a lower one are deleted first
 MIRROR_POD = "kubernetes.io/config.mirror"
 DONE = frozenset({"Succeeded", "Failed"})
@@ -42,6 +43,8 @@ def trim_pod(pod: Object) -> Object:
         "metadata": metadata,
         "status": {"phase": resources.status(pod).get("phase")},
     }
+    if GROUP in annotations and (gates := resources.spec(pod).get("schedulingGates")):
+        trimmed["spec"] = {"schedulingGates": gates}
     node = resources.spec(pod).get("nodeName")
     if node and must_evict(pod):
         trimmed["spec"] = {"nodeName": node}

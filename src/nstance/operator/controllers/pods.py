@@ -4,6 +4,9 @@ Their name consists of the pod's name and UID, so creating them twice creates th
 namespace of one cluster, the pod owns the machine and Kubernetes cleans up. Elsewhere the garbage collector would look for
 the owner in the wrong place, so a label refers to the pod, and this controller deletes a machine whose pod is gone.
 
+A pod with our scheduling gate is bound to its node: it waits, and when its node is there it gets a node selector and loses
+the gate. Kubernetes allows both only for gated pods. Every step is an event on the pod.
+
 Only pods of selected namespaces get a node: otherwise everybody who may create a pod could order VMs. A namespace that is no
 longer selected keeps the machines that it has.
 """
@@ -16,7 +19,8 @@ from nstance.kube.mirror import Mirror
 from nstance.kube.port import Object
 from nstance.operator.controllers import machine_objects, machines, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
-from nstance.operator.controllers.pod_objects import DONE, GROUP, trim_pod
+from nstance.operator.controllers.nodes import INSTANCE_LABEL
+from nstance.operator.controllers.pod_objects import DONE, GATE, GROUP, trim_pod
 
 CLUSTER = "on-demand.nstance.dev/cluster"  # for several operators that watch one cluster's pods
 INSTANCE_TYPE = "on-demand.nstance.dev/instance-type"
@@ -35,6 +39,10 @@ def wants_node(pod: Object, cluster: str) -> bool:
     )
 
 
+def has_gate(pod: Object) -> bool:
+    return any(each.get("name") == GATE for each in resources.spec(pod).get("schedulingGates") or ())
+
+
 def machine_name(pod: Object) -> str:
     return f"{resources.name(pod)[:52].rstrip('-.')}-{resources.uid(pod)[:8]}"
 
@@ -44,7 +52,10 @@ def machine_manifest(pod: Object, *, cluster: str, is_owned: bool) -> Object:
     metadata: Object = {
         "name": name,
         "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
-        "annotations": {machines.POD_ANNOTATION: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
+        "annotations": {
+            machines.POD_ANNOTATION: f"{pod['metadata']['namespace']}/{resources.name(pod)}",
+            **machine_objects.DRAINED_BY_OPERATOR,
+        },
     }
     if is_owned:
         metadata["ownerReferences"] = [resources.owner_reference(pod, kinds.POD)]
@@ -83,6 +94,7 @@ class Pods(Controller):
         self._pods = context.workload_mirrors.of(kinds.POD, trim=trim_pod)
         self._machines, self._items = map(self._mirror, (kinds.MACHINE, kinds.NSTANCE_MACHINE))
         self._requesting: dict[str, Object] = {}  # by uid: pods that want a node
+        self._steps: dict[str, tuple[str, str]] = {}  # by uid: the last event about its node
         selector = context.settings.on_demand_namespaces
         self._namespaces: Mirror | None = None  # those that may order nodes; None: all or none
         if selector:
@@ -109,6 +121,7 @@ class Pods(Controller):
             self._requesting[uid] = new
         else:
             self._requesting.pop(uid, None)
+            self._steps.pop(uid, None)
         is_changed = old is not None and machine_spec(old) != machine_spec(pod)
         if was_requesting != (uid in self._requesting) or (was_requesting and is_changed):
             self.queue.add(uid)
@@ -161,7 +174,33 @@ class Pods(Controller):
         for item, ready in _ready_conditions(items):  # on the pod: that is what its owner looks at
             if ready["reason"] in machines.FAILURE_REASONS:
                 self._events.note(pod, "NodeNotMade", f"{resources.name(item)}: {ready['message']}", warning=True)
+        await self._follow(pod, found[0], items[0])
         return await self._retry_failed(found, items)
+
+    async def _follow(self, pod: Object, machine: Object, item: Object) -> None:
+        """Tells the pod how far its node is, and binds it when the node is there."""
+        status, node = resources.status(item), resources.as_object(resources.status(machine).get("nodeRef")).get("name")
+        instance = status.get("instanceID", "")
+        if node and instance:
+            step = "NodeJoined", f"{instance} is the node {node}"
+            if has_gate(pod):
+                await self._bind(pod, instance)
+                step = "NodeBound", f"the node {node} is there, the pod may be scheduled to it"
+        elif instance:
+            step = "NodeStarting", f"{instance} of shard {status.get('shard', '')} is {status.get('state', '')}"
+        else:
+            return
+        if self._steps.get(resources.uid(pod)) != step:
+            self._steps[resources.uid(pod)] = step
+            self._events.note(pod, *step)
+
+    async def _bind(self, pod: Object, instance: str) -> None:
+        others = [each for each in resources.spec(pod)["schedulingGates"] if each.get("name") != GATE]
+        spec = {"schedulingGates": others or None, "nodeSelector": {INSTANCE_LABEL: instance}}
+        body = {"metadata": {"uid": resources.uid(pod)}, "spec": spec}
+        with contextlib.suppress(errors.NotFoundError, errors.ConflictError):  # gone, or another pod has its name
+            namespace = pod["metadata"]["namespace"]
+            await self._context.workload.patch(kinds.POD, resources.name(pod), body, namespace=namespace)
 
     async def _still_wants_node(self, pod: Object) -> bool:
         kube, namespace = self._context.workload, pod["metadata"]["namespace"]

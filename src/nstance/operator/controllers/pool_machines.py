@@ -11,13 +11,15 @@ objects are created again if they still have a pool.
 
 import asyncio
 import contextlib
+import json
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.operator.controllers import pools, resources
+from nstance.operator.controllers import node_settings, pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import (
     condition,
+    exclude_from_drains,
     listed_provider_id,
     machine_status,
     pool_instance,
@@ -66,6 +68,7 @@ class PoolMachines(Controller):
         for mirror in (self._machine_pools, self._pools, self._shard_groups):
             mirror.listen(self._on_owner_change)
         self._clusters.listen(self._on_owner_change)
+        context.cluster_api.listen(self._add_all)
         nodes.listen(self._on_node_change)
 
     async def run(self) -> None:
@@ -132,6 +135,8 @@ class PoolMachines(Controller):
         if self._is_paused(item, machine, pool, machine_pool):
             await self._show_paused(kinds.NSTANCE_MACHINE, item)
             return None
+        if machine is not None:
+            await exclude_from_drains(self._kube, machine)
         if item is None:
             await self._reconcile_missing(machine, shard, event)
             return None
@@ -211,6 +216,9 @@ class PoolMachines(Controller):
         vm = listed_provider_id(event, node, stored)
         if vm != stored:
             await self._patch_spec(kinds.NSTANCE_MACHINE, item, {"providerID": vm})
+        if node is not None:
+            pool, _ = self._owners(shard, event, item)
+            await node_settings.apply(self._context.workload, node, node_settings.settings_of(pool))
         await self._write_status(kinds.NSTANCE_MACHINE, item, machine_status(event, shard.name), [condition(event)])
         if not self._has_cluster_api_controllers(machine or {}):
             await self._stand_in(item, machine, event, vm)
@@ -326,12 +334,13 @@ class PoolMachines(Controller):
     async def _has_shrunk(self, machine_pool: Object, shard: Shard, group: str) -> bool:
         """Whether the replicas are divided and this shard has its part. Read from the API server: a mirror that lags would
         show the sizes of before as done."""
-        replicas, found = pools.replicas_of(machine_pool), shard.groups.get(group)
-        if replicas is None:
+        found = shard.groups.get(group)
+        if pools.replicas_of(machine_pool) is None:
             return True  # not sized here: the shard replaces it
         listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
         pool = resources.infrastructure(machine_pool).get("name", "")
         sizes = pools.current_sizes(each for each in listing.items if pools.pool_of(each) == pool)
+        replicas = pools.wanted_replicas(self._find(self._pools, pool) or {}, machine_pool, sizes)
         return sum(sizes.values()) == replicas and found is not None and sizes.get(shard.name) == found.size
 
     async def _delete_both(self, item: Object, machine: Object | None) -> float | None:
@@ -377,4 +386,5 @@ def _decisive(item: Object | None) -> tuple[object, ...]:
     owners = tuple(each.get("uid") for each in item["metadata"].get("ownerReferences") or ())
     phase = bool(resources.status(item).get("phase"))
     paused = resources.is_paused(item, item)
-    return (resources.uid(item), resources.is_being_deleted(item), paused, owners, phase)
+    node = json.dumps(node_settings.settings_of(item), sort_keys=True)
+    return (resources.uid(item), resources.is_being_deleted(item), paused, owners, phase, node)

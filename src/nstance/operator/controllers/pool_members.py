@@ -3,6 +3,7 @@
 from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.operator.controllers import resources
+from nstance.operator.controllers.machine_objects import DRAINED_BY_OPERATOR
 from nstance.v1 import operator_pb2 as pb
 
 REMOVED_ANNOTATION = "nstance.dev/removed-machines"  # of a MachinePool: UIDs of Machines for which it was shrunk
@@ -35,8 +36,7 @@ def machine_manifest(item: Object, machine_pool: Object) -> Object:
         "ownerReferences": [resources.owner_reference(machine_pool, kinds.MACHINE_POOL, controller=True)],
         "finalizers": [resources.FINALIZER],
     }
-    if inherited.get("annotations"):
-        metadata["annotations"] = dict(inherited["annotations"])
+    metadata["annotations"] = {**(inherited.get("annotations") or {}), **DRAINED_BY_OPERATOR}
     reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE.name, "name": name}
     cluster = resources.spec(machine_pool).get("clusterName", "")
     spec: Object = {"clusterName": cluster, "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference}

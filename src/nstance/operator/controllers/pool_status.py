@@ -10,6 +10,7 @@ from nstance.operator.controllers.resources import Condition
 from nstance.operator.shards.ports import Shards
 from nstance.v1 import operator_pb2 as pb
 
+LIMIT_REACHED = "LimitReached"
 MAX_SHOWN_INSTANCES = 100  # in the status of a pool
 
 
@@ -18,9 +19,15 @@ def is_pool_member(event: pb.InstanceEvent, group: str) -> bool:
 
 
 def summarize(
-    pool: Object, machine_pool: Object | None, groups: Sequence[Object], *, problem: str = ""
+    pool: Object,
+    machine_pool: Object | None,
+    groups: Sequence[Object],
+    *,
+    problem: str = "",
+    limit: int | None = None,
 ) -> tuple[Object, Condition]:
-    """The pool's status (without conditions) and its Ready condition. `problem`: why the spec was not applied."""
+    """The pool's status (without conditions) and its Ready condition. `problem`: why the spec was not applied.
+    `limit`: of its instances."""
     statuses = [resources.status(each) for each in groups]
     replicas = sum(status.get("replicas", 0) for status in statuses)
     ready = sum(status.get("readyReplicas", 0) for status in statuses)
@@ -54,6 +61,8 @@ def summarize(
         reason, message = "ShardUnreachable", f"not reachable: {', '.join(unreachable)}"
     elif blocked := _by_shard(groups, "Ready", lambda each: each["reason"] == "Blocked"):
         reason, message = "Blocked", blocked
+    elif limit is not None and wanted > limit and ready >= limit:
+        reason, message = LIMIT_REACHED, f"{ready} ready; {wanted} wanted, spec.limits.instances allows {limit}"
     elif not groups or replicas != wanted or ready < wanted:
         reason = "NotReady" if replicas == wanted else "Scaling"
         message = f"{ready} of {wanted} ready, {replicas} exist"

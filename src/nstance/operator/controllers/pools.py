@@ -11,13 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.operator.controllers import pool_sizes, resources
+from nstance.operator.controllers import node_settings, pool_sizes, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import is_marked, node_reference
 from nstance.operator.controllers.nodes import Nodes
 from nstance.operator.controllers.pod_objects import trim_pod
 from nstance.operator.controllers.pool_sizes import Chosen
-from nstance.operator.controllers.pool_status import is_pool_member, node_fields, shown_instances, summarize
+from nstance.operator.controllers.pool_status import (
+    LIMIT_REACHED,
+    is_pool_member,
+    node_fields,
+    shown_instances,
+    summarize,
+)
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.victims import node_loads, order_victims
 from nstance.operator.shards.ports import Shards
@@ -47,6 +53,20 @@ def replicas_of(machine_pool: Object) -> int | None:
     return None if is_scaled_elsewhere(machine_pool) else found
 
 
+def wanted_replicas(pool: Object, machine_pool: Object, current: Mapping[str, int]) -> int | None:
+    """As replicas_of, within the pool's limit. A pool that is larger than its limit stays so until its replicas shrink."""
+    replicas, limit = replicas_of(machine_pool), limit_of(pool)
+    if replicas is None or limit is None:
+        return replicas
+    return min(replicas, max(limit, sum(current.values())))
+
+
+def limit_of(pool: Object) -> int | None:
+    """The number of instances beyond which it does not grow."""
+    found = resources.as_object(resources.spec(pool).get("limits")).get("instances")
+    return found if resources.is_size(found) else None
+
+
 def is_scaled_elsewhere(machine_pool: Object) -> bool:
     """Cluster API's convention: something outside Kubernetes sets the size, and the replicas only show it."""
     return resources.annotations(machine_pool).get(resources.REPLICAS_MANAGED_BY, "false") != "false"
@@ -72,11 +92,14 @@ def shard_group_specs(
     """The specs of the pool's shard groups, by name. `current`: their sizes now. `chosen`: who leaves if they shrink.
     `others`: by shard, who leaves if more have to than were chosen."""
     spec = resources.spec(pool)
-    replicas, known = replicas_of(machine_pool), current or {}
+    known = current or {}
+    replicas = wanted_replicas(pool, machine_pool, known)
     sizes = pool_sizes.divide(
         replicas or 0, spec.get("shards") or (), known, chosen=chosen, pinned=spec.get("shardSizes")
     )
     copied = {key: spec[key] for key in _COPIED if key in spec}
+    if (vars := node_settings.vars_of(spec)) is not None:
+        copied["vars"] = vars
     specs = {}
     for shard, size in sizes.items():
         specs[shard_group_name(spec["group"], shard)] = wanted = {"group": spec["group"], "shard": shard, **copied}
@@ -157,6 +180,7 @@ class Pools(Controller):
         self._machine_pools.listen(self._on_machine_pool_change)
         self._shard_groups.listen(self._on_shard_group_change)
         self._clusters.listen(lambda old, new: self._add_all())
+        context.cluster_api.listen(self._add_all)
         nodes.listen(lambda key: self._add_all())
 
     async def run(self) -> None:
@@ -220,7 +244,7 @@ class Pools(Controller):
         if any(name not in existing or _size(existing[name]) != spec.get("size") for name, spec in specs.items()):
             existing = {resources.name(each): each for each in await self._list_owned(pool)}
             current = current_sizes(existing.values())
-            is_shrinking = sum(current.values()) > (replicas_of(machine_pool) or 0)
+            is_shrinking = sum(current.values()) > (wanted_replicas(pool, machine_pool, current) or 0)
             chosen = await self._list_chosen(pool, machine_pool) if is_shrinking else []
             others = self._order_others(pool) if is_shrinking else None
             specs = shard_group_specs(pool, machine_pool, current=current, chosen=chosen, others=others)
@@ -314,13 +338,19 @@ class Pools(Controller):
     async def _update_status(
         self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str
     ) -> None:
-        status, ready = summarize(pool, machine_pool, owned, problem=problem)
+        status, ready = summarize(pool, machine_pool, owned, problem=problem, limit=limit_of(pool))
+        if ready.reason == LIMIT_REACHED != resources.condition(pool, "Ready").get("reason"):
+            self._events.note(pool, LIMIT_REACHED, ready.message, warning=True)
         status |= node_fields(pool, self._shards) | {"instances": shown_instances(pool, self._shards)}
         ids = sorted(id for each in owned for id in resources.status(each).get("providerIDs") or ())
         await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready])
         if ids != (resources.spec(pool).get("providerIDList") or []):
             await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"providerIDList": ids})
         if machine_pool is not None:
+            if hints := node_settings.autoscaler_hints(machine_pool, node_settings.settings_of(pool)):
+                change = {"metadata": {"annotations": hints}}
+                name = resources.name(machine_pool)
+                await self._kube.patch(kinds.MACHINE_POOL, name, change, namespace=self._namespace)
             if is_scaled_elsewhere(machine_pool):
                 await self._show_replicas(machine_pool, owned)
             if not self._has_cluster_api_controllers(machine_pool):

@@ -113,11 +113,6 @@ def is_paused(cluster: Object | None, *items: Object | None) -> bool:
     )
 
 
-def has_cluster_api_controllers(item: Object | None, cluster: Object | None) -> bool:
-    """Whether Cluster API's own controllers run: the first thing they write is a phase, on the Cluster before all else."""
-    return any(each is not None and bool(status(each).get("phase")) for each in (item, cluster))
-
-
 def manifest(kind: Kind, metadata: Object, spec: Object) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}
 

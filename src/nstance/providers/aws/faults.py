@@ -43,6 +43,7 @@ _PATHS = {
     "InvalidNetworkInterfaceID": "leader_network.interface_id",
     "TargetGroupNotFound": "load_balancers.*.target_group_arns",
 }
+_NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 _NOT_FOUND = (".NotFound", "NotFoundException", "ParameterNotFound", "TargetGroupNotFound")
 
 
@@ -67,15 +68,22 @@ def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.Provide
         return errors.NoCapacityError(str(problem), scope=NO_CAPACITY[problem.code])
     if problem.is_expired:
         return errors.UnavailableError(f"AWS does not accept the credentials, which are fetched again: {problem}")
-    if problem.is_denied:
+    if problem.code == _NO_SPOT_ROLE:
         return errors.PermanentError(
-            f"AWS denied {action}: allow it in the server's role, see {PERMISSIONS}: {problem}", permission=action
+            "the account never had spot instances; create its role for them once with: "
+            f"aws iam create-service-linked-role --aws-service-name spot.amazonaws.com: {problem}",
+            permission="iam:CreateServiceLinkedRole",
+        )
+    if problem.is_denied:
+        missing = problem.permission or action
+        return errors.PermanentError(
+            f"AWS denied {missing}: allow it in the server's role, see {PERMISSIONS}: {problem}", permission=missing
         )
     if problem.is_server_fault:
         return errors.UnknownOutcomeError(str(problem)) if changes else errors.UnavailableError(str(problem))
     if problem.code.endswith(_NOT_FOUND):
         return errors.NotFoundError(_named(problem))
-    return errors.PermanentError(_named(problem), parameter=_path(problem))
+    return errors.PermanentError(_named(problem), parameter=path_of(problem))
 
 
 def code_of(problem: BaseException) -> str:
@@ -84,11 +92,12 @@ def code_of(problem: BaseException) -> str:
 
 
 def _named(problem: AwsError) -> str:
-    path = _path(problem)
+    path = path_of(problem)
     return f"{path}: {problem}" if path else str(problem)
 
 
-def _path(problem: AwsError) -> str:
+def path_of(problem: AwsError) -> str:
+    """Where the configuration says what AWS objects to; empty if that is not known."""
     if problem.code == "InvalidParameterValue" and "iaminstanceprofile" in problem.message.lower():
         return "args.IamInstanceProfile"
     return _PATHS.get(problem.code.partition(".")[0], "")

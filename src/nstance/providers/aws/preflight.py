@@ -13,7 +13,7 @@ from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
 from nstance.model.ids import GroupName, InstanceId, Kind, TenantId
 from nstance.providers import errors
 from nstance.providers.aws import launches as requests
-from nstance.providers.aws.faults import translated
+from nstance.providers.aws.faults import path_of, translated
 from nstance.providers.port import CloudPlan, CreateRequest, Fault, FixedAddress, PlannedLaunch, Scope
 
 CONCURRENT_CALLS = 8
@@ -96,7 +96,7 @@ class LaunchChecks:
         return [Fault(_INFRA, f"AWS denies ec2:{action}: allow it in the server's role: {answer}")]
 
     async def _launch(self, launch: PlannedLaunch) -> list[Fault]:
-        path = ("templates", launch.template, "args")
+        path: tuple[str | int, ...] = ("templates", launch.template, "args")
         request = CreateRequest(
             id=InstanceId("preflight"),
             tenant=TenantId("default"),
@@ -119,7 +119,9 @@ class LaunchChecks:
             return [Fault(path, f"{text} in the server's role: {answer}")]
         if answer.is_throttled or answer.is_server_fault:
             return [Fault(path, f"failed to check ec2:RunInstances: {answer}")]
-        return [Fault(path, f"EC2 would refuse to create an instance: {answer}")]
+        named = path_of(answer)
+        place = (*path[:2], *named.split(".")) if named.startswith("args.") else path
+        return [Fault(place, f"EC2 would refuse to create an instance: {answer}")]
 
     async def _subnet(self, id: str, path: tuple[str | int, ...], zone: str) -> list[Fault]:
         try:

@@ -2,19 +2,24 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nstance.providers import errors
+from nstance.providers.proxmox import network
+from nstance.providers.proxmox.network import IpConfig
 
 _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "TemplateName": ("a text", (str,)),
     "TemplateVMID": ("a whole number", (int,)),
-    "StoragePool": ("a text", (str,)),
+    "StoragePool": ("a text or a list of texts", (str, list, tuple)),
     "FullClone": ("true or false", (bool,)),
     "DiskDevice": ("a text", (str,)),
     "Bridge": ("a text", (str,)),
     "Vlan": ("a whole number", (int,)),
+    "IpConfig": ("a text", (str,)),
+    "Nameservers": ("a list of texts", (list, tuple)),
+    "SearchDomain": ("a text", (str,)),
     "Pool": ("a text", (str,)),
     "CpuType": ("a text", (str,)),
     "ExtraTags": ("a list of texts", (list, tuple)),
@@ -25,11 +30,12 @@ NAMES = tuple(_TYPES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
     template: str | int
-    storage: str
+    storages: tuple[str, ...]  # of the disks; the one with the most space on the node is used
     full_clone: bool = True
     disk_device: str = "scsi0"
     bridge: str = ""
     vlan: int | None = None
+    ip: IpConfig = field(default_factory=IpConfig)
     pool: str = ""
     cpu_type: str = ""
     tags: tuple[str, ...] = ()
@@ -54,13 +60,19 @@ def parse(args: Mapping[str, object]) -> Arguments:
         raise errors.PermanentError("expected exactly one of TemplateName and TemplateVMID", parameter="TemplateName")
     if not values.get("StoragePool"):
         raise errors.PermanentError("expected argument StoragePool for a VM's disks", parameter="StoragePool")
+    storages = values["StoragePool"]
     return Arguments(
         template=vmid or name,
-        storage=values["StoragePool"],
+        storages=(storages,) if isinstance(storages, str) else tuple(str(each) for each in storages),
         full_clone=values.get("FullClone", True),
         disk_device=values.get("DiskDevice") or "scsi0",
         bridge=values.get("Bridge", ""),
         vlan=values.get("Vlan"),
+        ip=network.parse(
+            values.get("IpConfig", ""),
+            [str(each) for each in values.get("Nameservers", ())],
+            values.get("SearchDomain", ""),
+        ),
         pool=values.get("Pool", ""),
         cpu_type=values.get("CpuType", ""),
         tags=tuple(str(tag) for tag in values.get("ExtraTags", ())),

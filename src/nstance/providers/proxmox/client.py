@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ class Access:
 
     url: str
     token_id: str
-    token_secret: str = field(repr=False)
+    token_secret: str = field(default="", repr=False)
+    read_token: Callable[[], Awaitable[bytes]] | None = None  # from the secret store, instead; raises ProviderError
     ca_file: Path | None = None
     fingerprint: bytes = b""  # SHA-256 of the server's certificate, instead of a CA
     verify_tls: bool = True
@@ -41,6 +42,7 @@ class ProxmoxClient:
         self._access = access
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
+        self._token = access.token_secret
 
     async def get(self, path: str, *, permission: str, **query: object) -> Any:
         with faults.translated(permission, changes=False):
@@ -108,6 +110,7 @@ class ProxmoxClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         body: Any = content if content is not None else _form(data)
+        headers = {**(headers or {}), "Authorization": await self._authorization()}
         try:
             async with self._opened().request(
                 method, f"{self._access.url}/api2/json{path}", params=_form(query), data=body, headers=headers
@@ -117,7 +120,14 @@ class ProxmoxClient:
             raise NotSentError(f"failed to connect to {self._access.url}: {problem}") from problem
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as problem:
             raise NoAnswerError(f"no answer to {method} {path}: {problem or 'timed out'}") from problem
+        if answer.status == 401 and self._access.read_token is not None:
+            self._token = ""  # it may have been rotated: the next call reads it again
         return _parsed(answer.status, answer.reason or "", text)
+
+    async def _authorization(self) -> str:
+        if not self._token and self._access.read_token is not None:
+            self._token = (await self._access.read_token()).decode(errors="replace").strip()
+        return f"PVEAPIToken={self._access.token_id}={self._token}"
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -125,7 +135,6 @@ class ProxmoxClient:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ssl=_trust(access)),
                 timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_SECONDS, sock_connect=CONNECT_TIMEOUT_SECONDS),
-                headers={"Authorization": f"PVEAPIToken={access.token_id}={access.token_secret}"},
                 trust_env=False,
             )
         return self._session

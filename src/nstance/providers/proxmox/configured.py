@@ -1,7 +1,11 @@
-"""Access and settings from the options of the configuration and the environment. The token is only in the environment."""
+"""Access and settings from the options of the configuration and the environment.
 
+The secret of the token is in the environment, or in the secret store of the cluster; never in the configuration.
+"""
+
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import urlsplit
 
 from nstance.providers import errors
@@ -15,13 +19,25 @@ _FINGERPRINT = re.compile(r"[0-9a-fA-F]{2}(:?[0-9a-fA-F]{2}){31}")
 _MIN_VMIDS = 100
 
 
-def read(options: Options, environment: Mapping[str, str]) -> tuple[Access, ProxmoxSettings]:
+ReadSecret = Callable[[str], Awaitable[bytes]]
+
+
+def read(
+    options: Options, environment: Mapping[str, str], read_secret: ReadSecret | None = None
+) -> tuple[Access, ProxmoxSettings]:
     """Raises PermanentError."""
     defaults = ProxmoxSettings()
+    url = _url(options.text("api_url") or environment.get("PROXMOX_API_URL", ""))
+    token_id, secret = options.text("token_id"), options.text("token_secret_name")
+    if secret and read_secret is None:
+        raise errors.PermanentError(
+            "option 'token_secret_name' of provider 'proxmox': expected a secret store, found none: set PROXMOX_TOKEN_SECRET"
+        )
     access = Access(
-        url=_url(options.text("api_url") or environment.get("PROXMOX_API_URL", "")),
-        token_id=_variable(environment, "PROXMOX_TOKEN_ID"),
-        token_secret=_variable(environment, "PROXMOX_TOKEN_SECRET"),
+        url=url,
+        token_id=token_id or _variable(environment, "PROXMOX_TOKEN_ID"),
+        token_secret="" if secret else _variable(environment, "PROXMOX_TOKEN_SECRET"),
+        read_token=functools.partial(read_secret, secret) if secret and read_secret is not None else None,
         ca_file=options.path("ca_file"),
         fingerprint=_fingerprint(options.text("fingerprint") or ""),
         verify_tls=options.flag("verify_tls", default=True),

@@ -13,6 +13,7 @@ from nstance.providers.errors import CapacityScope
 PERMISSIONS = "docs/proxmox.md#permissions"
 _ABSENT = re.compile(r"Configuration file '.*' does not exist|^VM \d+ (not found|does not exist)", re.IGNORECASE)
 _TAKEN = re.compile(r"config file already exists|VM \d+ already exists", re.IGNORECASE)
+_NO_STORAGE = re.compile(r"storage '[^']*' (does not exist|is not available on node)", re.IGNORECASE)
 _BUSY = (
     "no quorum",
     "is locked",
@@ -44,6 +45,10 @@ class NotSentError(Exception):
 
 class NoAnswerError(Exception):
     """The request was sent, and nobody knows what became of it."""
+
+
+class NoStorageError(errors.PermanentError):
+    """The node has no such storage."""
 
 
 class TakenError(errors.UnavailableError):
@@ -82,6 +87,8 @@ def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.Pro
         return errors.UnavailableError(f"{text}: the node is offline")
     if _ABSENT.search(str(problem)):
         return errors.NotFoundError(text)
+    if _NO_STORAGE.search(str(problem)):
+        return NoStorageError(text, parameter="iso_storage")
     if _TAKEN.search(str(problem)):
         return TakenError(text)
     if any(each in low for each in _FULL):

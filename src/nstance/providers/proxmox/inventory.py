@@ -40,6 +40,13 @@ class Storage:
     content: Sequence[str]
     is_active: bool
     is_shared: bool
+    free_bytes: int = 0
+
+
+def best_storage(storages: Mapping[str, Storage], names: Sequence[str]) -> str:
+    """Of those that can hold disks, the one with the most free space; among equals the first that is named."""
+    usable = [name for name in names if not why_no_storage(storages, name, "images")]
+    return max(usable, key=lambda name: storages[name].free_bytes, default=names[0])
 
 
 def why_no_storage(storages: Mapping[str, Storage], name: str, content: str) -> str:
@@ -94,6 +101,7 @@ class Inventory:
                 content=tuple(str(each.get("content", "")).split(",")),
                 is_active=bool(each.get("active", 1)) and bool(each.get("enabled", 1)),
                 is_shared=bool(each.get("shared")),
+                free_bytes=int(each.get("avail") or 0),
             )
             for each in _entries(found)
         }

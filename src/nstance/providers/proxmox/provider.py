@@ -7,8 +7,6 @@ started and is finished by the next create.
 """
 
 import asyncio
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +16,15 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, machine_size, port, seed_iso
 from nstance.providers.machine_size import MachineSize
 from nstance.providers.port import CreateRequest, Status, Vm
-from nstance.providers.proxmox import arguments, inventory, ownership, placement
+from nstance.providers.proxmox import arguments, network, ownership
 from nstance.providers.proxmox.arguments import Arguments
 from nstance.providers.proxmox.client import Access, ProxmoxClient
 from nstance.providers.proxmox.faults import TakenError
 from nstance.providers.proxmox.inventory import Inventory, PveVm
 from nstance.providers.proxmox.ownership import Owner
 from nstance.providers.proxmox.placement import Limits, Promise
+from nstance.providers.proxmox.places import Places, draw_vmid
+from nstance.providers.proxmox.preflight import PreflightChecks
 from nstance.providers.proxmox.seeds import Seeds
 
 DEFAULT_SIZE = MachineSize(cpus=1, memory_mib=1024)
@@ -34,7 +34,6 @@ UNLOCK_SECONDS = 600.0  # for a clone that another call began
 _STEP_SECONDS = 0.5
 _CREATING = ("clone", "create")
 _ALREADY = "already running"
-_DISK = re.compile(r"(scsi|virtio|sata|ide|efidisk|tpmstate)\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +45,12 @@ class ProxmoxSettings:
     limits: Limits = field(default_factory=Limits)
 
 
-class ProxmoxProvider(port.Instances):
+class ProxmoxProvider(port.Instances, port.Preflight):
     def __init__(self, scope: port.Scope, client: ProxmoxClient, clock: Clock, settings: ProxmoxSettings) -> None:
         self._scope, self._client, self._clock, self._settings = scope, client, clock, settings
         self._inventory = Inventory(client, settings.pool)
         self._seeds = Seeds(client, clock, settings.iso_storage)
+        self._places = Places(client, self._inventory, settings.iso_storage, settings.limits)
         self._in_flight: dict[InstanceId, Promise] = {}
         self._locks: dict[InstanceId, asyncio.Lock] = {}
 
@@ -78,7 +78,7 @@ class ProxmoxProvider(port.Instances):
         nodes = await self._usable_nodes()
         if found is None:
             # A create may still be under way somewhere: the tombstone stops it. A delete that broke half-way left the seed.
-            await self._seeds.bury(nodes[0], id)
+            await self._seeds.bury(nodes, id)
             for node in nodes:
                 await self._seeds.remove(node, id)
             return await self._confirm_deleted(id)
@@ -91,10 +91,10 @@ class ProxmoxProvider(port.Instances):
         self._check_owner(owner, id, is_optional=True)
         if found.node not in nodes:
             raise errors.UnavailableError(f"node {found.node} of {id} is offline: it is deleted when the node returns")
-        await self._seeds.bury(found.node, id)
+        await self._seeds.bury([found.node, *(node for node in nodes if node != found.node)], id)
         if await self._destroy(found):
             await self._seeds.remove(found.node, id)
-            await self._seeds.sweep(nodes)
+            await self._sweep(nodes)
         return await self._confirm_deleted(id)
 
     async def get(self, id: InstanceId, provider_id: ProviderId | None) -> Vm:
@@ -115,6 +115,10 @@ class ProxmoxProvider(port.Instances):
             if not owner.is_known or owner.owned_by(self._scope):
                 out.append(await self._vm(found, owner))
         return out
+
+    async def preflight(self, plan: port.CloudPlan) -> Sequence[port.Fault]:
+        checks = PreflightChecks(self._client, self._inventory, self._places, self._settings.limits)
+        return await checks.run(plan, pool=self._settings.pool, iso_storage=self._settings.iso_storage)
 
     async def close(self) -> None:
         await self._client.close()
@@ -153,7 +157,8 @@ class ProxmoxProvider(port.Instances):
 
     async def _clone(self, request: CreateRequest, args: Arguments, size: MachineSize) -> PveVm:
         vms = await self._inventory.vms()
-        template, node = await self._choose(vms, args, size)
+        place = await self._places.choose(vms, args, size, self._in_flight.values())
+        template, node = place.template, place.node
         self._in_flight[request.id] = Promise(node, size.memory_mib, size.cpus)
         taken = {vm.vmid for vm in vms}
         owner = ownership.owner_of(self._scope, request)
@@ -170,7 +175,7 @@ class ProxmoxProvider(port.Instances):
                     name=request.id,
                     description=ownership.notes(owner, request),
                     full=args.full_clone,
-                    storage=args.storage if args.full_clone else None,
+                    storage=place.storage if args.full_clone else None,
                     pool=args.pool or self._settings.pool or None,
                     target=node if node != template.node else None,
                 )
@@ -181,7 +186,7 @@ class ProxmoxProvider(port.Instances):
                 continue
             try:
                 await self._client.finish_task(
-                    str(upid), permission=f"Datastore.AllocateSpace on /storage/{args.storage}"
+                    str(upid), permission=f"Datastore.AllocateSpace on /storage/{place.storage}"
                 )
             except errors.UnavailableError as problem:
                 raise _half_made(request.id, problem) from problem
@@ -193,47 +198,15 @@ class ProxmoxProvider(port.Instances):
             subject="VMIDs",
         )
 
-    async def _choose(self, vms: Sequence[PveVm], args: Arguments, size: MachineSize) -> tuple[PveVm, str]:
-        """A template, and the node where the VM goes: that of the template, or any if the template's disks are shared."""
-        templates = {vm.node: vm for vm in vms if vm.is_template and args.template in (vm.name, vm.vmid)}
-        if not templates:
-            raise errors.PermanentError(
-                f"expected a template {args.template!r} in the cluster, found none", parameter="TemplateName"
-            )
-        nodes = await self._inventory.nodes()
-        usable = sorted(node.name for node in nodes if node.is_usable)
-        storages = {name: await self._inventory.storages(name) for name in usable}
-        sources = {name: vm for name, vm in templates.items() if name in usable}
-        for name, vm in list(sources.items()):
-            if len(sources) < len(usable) and await self._is_shared(vm, storages[name]):
-                sources |= {other: vm for other in usable if other not in sources}
-        allowed = {
-            name: inventory.why_no_storage(storages[name], args.storage, "images")
-            or inventory.why_no_storage(storages[name], self._settings.iso_storage, "iso")
-            for name in sources
-        }
-        if allowed and all(allowed.values()) and len(usable) == len(nodes):
-            # On every node, and all of them are there: waiting does not help.
-            raise errors.PermanentError(next(iter(allowed.values())), parameter="StoragePool")
-        promised = [*inventory.promises(vms), *self._in_flight.values()]
-        chosen = placement.choose_node(nodes, allowed, promised, size, self._settings.limits)
-        return sources[chosen], chosen
-
-    async def _is_shared(self, template: PveVm, storages: Mapping[str, inventory.Storage]) -> bool:
-        """Whether all disks of a template are on storages that every node reaches."""
-        config = await self._config(template)
-        names = {
-            str(value).partition(":")[0] for key, value in config.items() if _DISK.fullmatch(key) and ":" in str(value)
-        }
-        return all(name in storages and storages[name].is_shared for name in names)
-
     async def _finish(self, request: CreateRequest, args: Arguments, size: MachineSize, found: PveVm) -> Vm:
         """From a clone to a started VM. Every step may have been done by an earlier call."""
         config = await self._unlocked_config(found)
         owner = ownership.owner_of(self._scope, request)
         if SEED_DEVICE not in config or self._seeds.volume(request.id) not in str(config[SEED_DEVICE]):
-            await self._seeds.upload(found.node, request.id, request.userdata)
-            await self._configure(found, self._new_config(request, args, size, config))
+            changes = self._new_config(request, args, size, config)
+            interface = str(changes.get("net0") or config.get("net0") or "")
+            await self._seeds.upload(found.node, request.id, request.userdata, network.render(args.ip, interface))
+            await self._configure(found, changes)
             if size.disk_gib is not None:
                 await self._resize(found, args.disk_device, size.disk_gib)
             config = await self._unlocked_config(found)
@@ -262,7 +235,7 @@ class ProxmoxProvider(port.Instances):
             changes["cpu"] = args.cpu_type
         bridge = request.subnet or args.bridge or self._settings.bridge
         if bridge or args.vlan is not None:
-            changes["net0"] = _network(str(config.get("net0") or "virtio"), bridge, args.vlan)
+            changes["net0"] = network.interface(str(config.get("net0") or "virtio"), bridge, args.vlan)
         return changes
 
     async def _configure(self, vm: PveVm, changes: Mapping[str, object]) -> None:
@@ -331,6 +304,14 @@ class ProxmoxProvider(port.Instances):
         except errors.NotFoundError:
             pass
         return True
+
+    async def _sweep(self, nodes: Sequence[str]) -> None:
+        """A create that was under way during a delete may have died before it saw the tombstone: its clone was never started
+        and nobody waits for it."""
+        buried = await self._seeds.sweep(nodes)
+        for vm in await self._inventory.vms() if buried else ():
+            if vm.instance in buried and (await self._owner(vm)).owned_by(self._scope):
+                await self._discard(vm)
 
     async def _confirm_deleted(self, id: InstanceId) -> Status:
         return Status.DELETED if await self._inventory.find(id) is None else Status.DELETING
@@ -401,22 +382,8 @@ class ProxmoxProvider(port.Instances):
         return names
 
 
-def draw_vmid(id: InstanceId, attempt: int, vmids: range) -> int:
-    """Random among the cluster's VMs, and the same for every server that creates this instance."""
-    digest = hashlib.sha256(f"{id}/{attempt}".encode()).digest()
-    return vmids[int.from_bytes(digest[:8], "big") % len(vmids)]
-
-
 def _provider_id(vm: PveVm) -> ProviderId:
     return ProviderId(f"proxmox:///{vm.vmid}/{vm.name}")
-
-
-def _network(current: str, bridge: str, vlan: int | None) -> str:
-    """The model and MAC address stay those of the clone."""
-    parts = [part for part in current.split(",") if part]
-    changes = {"bridge": bridge, "tag": "" if vlan is None else str(vlan)}
-    kept = [part for part in parts if not any(value and part.startswith(f"{key}=") for key, value in changes.items())]
-    return ",".join([*kept, *(f"{key}={value}" for key, value in changes.items() if value)])
 
 
 def _half_made(id: InstanceId, problem: Exception) -> errors.UnknownOutcomeError:

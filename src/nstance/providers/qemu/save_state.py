@@ -90,10 +90,11 @@ def _wait_for_text(draft: Path, process: subprocess.Popen[bytes], until: str, ti
     deadline = _clock.monotonic() + timeout
     console = draft / machine.CONSOLE
     while not console.exists() or until not in console.read_text(errors="replace"):
+        shown = console.read_text(errors="replace")[-2000:] if console.exists() else ""
         if process.poll() is not None:
-            raise SaveError(f"QEMU ended before its console showed {until!r}: {(draft / 'qemu.log').read_text()}")
+            printed = (draft / "qemu.log").read_text(errors="replace")
+            raise SaveError(f"QEMU ended before its console showed {until!r}: {printed}\n{shown}")
         if _clock.monotonic() > deadline:
-            shown = console.read_text(errors="replace")[-2000:] if console.exists() else ""
             raise SaveError(f"expected {until!r} on the console within {timeout:g} s, found:\n{shown}")
         time.sleep(_STEP_SECONDS)
 

@@ -5,7 +5,6 @@ a secret that does not exist when the policy lists secrets by name, so a denial 
 """
 
 import asyncio
-import re
 
 from nstance.aws.client import KMS, SECRETS, SSM, AwsClient, Service
 from nstance.aws.encoding import Answer, Params
@@ -26,7 +25,6 @@ _TRANSIENT = frozenset(
     {"InternalServiceError", "InternalServerError", "KMSInternalException", "DependencyTimeoutException"}
 )
 _CREDENTIALS = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"})
-_PERMISSION = re.compile(r"perform:? ([a-z0-9-]+:[A-Za-z]+)")
 
 
 class Calls:
@@ -90,8 +88,8 @@ class Calls:
 
     def _permission(self, problem: AwsError, action: str) -> str:
         """What is missing. Reading a secret also needs the right to decrypt with its key."""
-        if named := _PERMISSION.search(problem.message):
-            return named[1]
+        if problem.permission:
+            return problem.permission
         if self._service is not KMS and "KMS" in problem.message:
             return "kms:Decrypt on the key that encrypts it"
         return f"{self._service.name}:{action}"

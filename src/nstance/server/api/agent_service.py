@@ -207,6 +207,8 @@ class AgentService(agent_grpc.AgentServiceBase):
         if notice.deadline_unix_ms > 0:
             # The deadline is in wall time; records have steady time.
             deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
+        if self._context.traces is not None:
+            self._context.traces.on_notice(presence.id, notice.traceparent)
         self._shard.post(ev.NoticeReceived(presence.id, kind, deadline))
 
     def _goodbye(self, presence: Presence, goodbye: agent_pb2.Goodbye) -> None:

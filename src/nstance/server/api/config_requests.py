@@ -39,6 +39,7 @@ class ConfigRequests:
             leader=self._server,
             epoch=self._shard.term.epoch,
             errors=[*self._errors(tenant), *held],
+            templates=sorted(configuration.settings.templates),
         )
 
     async def refresh(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:

@@ -104,7 +104,7 @@ class Registrar:
     async def _agent(
         self, request: registration_pb2.RegisterAgentRequest, address: str
     ) -> registration_pb2.RegisterResponse:
-        shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
+        shard, issuer, life, started = self._shard, self._issuer, self._context.agent_ttl, self._clock.monotonic()
         claims, public_key = self._verified(request, address, issuer.verify)
         instance = shard.instances.get(claims.instance)
         if instance is None or not _matches(claims, instance):
@@ -137,7 +137,10 @@ class Registrar:
         record = shard.instances[instance.id]
         if record.registered is not None:
             self._metrics.registered(record.key, record.registered - record.created)
-        return self._response(issuer.agent_certificate(record, life=life))
+        response = self._response(issuer.agent_certificate(record, life=life))
+        if self._context.traces is not None:
+            response.traceparent = self._context.traces.registered(record, started).traceparent
+        return response
 
     async def _operator(
         self, request: registration_pb2.RegisterOperatorRequest, address: str

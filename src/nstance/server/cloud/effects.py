@@ -25,7 +25,9 @@ from nstance.providers import errors
 from nstance.providers.port import Console, CreateRequest, Instances, Status, Vm
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.cloud.resizable_semaphore import ResizableSemaphore
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.server.workload.rendering import NotFetchedError, RenderError, request_hash
+from nstance.telemetry import trace_ids
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class EffectContext:
     post: Callable[[ev.Event], None]
     wait_deregistered: Callable[[Instance], Awaitable[None]]  # from its load balancers
     on_console_output: Callable[[Instance, str], None]  # of a VM that failed
+    traces: InstanceTraces | None = None
 
 
 class Effects:
@@ -153,6 +156,7 @@ class Effects:
 
     async def _create(self, instance: Instance, posted: float, *, may_exist: bool) -> None:
         context = self._context
+        trace_ids.current.set(trace_ids.birth_of(instance))
 
         def is_wanted() -> bool:
             # A call that may find the VM of an earlier one is sent in any case.
@@ -194,6 +198,8 @@ class Effects:
                 event = tried if error.tried else self._not_sent(instance)
             except errors.ProviderError as error:
                 event = _create_failed(instance, error)
+            if context.traces is not None:
+                context.traces.created(instance, started, getattr(event, "message", ""))
             await points.reach(points.Point.AFTER_CREATE)
             self._post(event)
 
@@ -214,6 +220,7 @@ class Effects:
             self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(error)))
 
     async def _delete(self, instance: Instance, effect: dec.DeleteVm | dec.DeleteDuplicateVm) -> None:
+        trace_ids.current.set(trace_ids.end_of(instance.id))
         if isinstance(effect, dec.DeleteVm):
             await self._context.wait_deregistered(instance)
             if effect.keep_console and self._console is not None:
@@ -221,6 +228,7 @@ class Effects:
         async with self._deletes:
             await points.reach(points.Point.BEFORE_DELETE)
             event: ev.Event | None = None
+            started, problem = self._clock.monotonic(), ""
             try:
                 status = await self._calls.until_accepted(
                     "delete", self._calls.deletes, lambda: self._provider.delete(instance.id, effect.provider_id)
@@ -230,9 +238,12 @@ class Effects:
                 else:
                     event = ev.VmDeleted(instance.id, final=status is Status.DELETED)
             except errors.ProviderError as error:
-                log.info("failed to delete VM", extra={"instance": instance.id, "error": str(error)})
+                problem = str(error)
+                log.info("failed to delete VM", extra={"instance": instance.id, "error": problem})
                 if isinstance(effect, dec.DeleteVm):  # nothing waits for a duplicate; it is deleted again later
-                    event = ev.VmDeleteFailed(instance.id, str(error))
+                    event = ev.VmDeleteFailed(instance.id, problem)
+            if self._context.traces is not None:
+                self._context.traces.deleted(instance, started, problem)
             await points.reach(points.Point.AFTER_DELETE)
             if event is not None:
                 self._post(event)

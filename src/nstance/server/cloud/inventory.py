@@ -26,6 +26,8 @@ from nstance.tasks.refresher import refresh_forever
 log = logging.getLogger(__name__)
 
 RETRY = Backoff(0.5, 30.0)
+REPORTED_AT = 3  # failures in a row: then it is no mishap
+REPORTED_AGAIN_AFTER = 60  # half an hour, because `status` shows the last hour
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class InventoryReconciler:
     calls: ProviderCalls
     agent_addresses: Callable[[], Mapping[InstanceId, str]]  # of connected agents
     _sightings: inventory.Sightings = field(default_factory=dict, init=False)
+    _is_away: bool = field(default=False, init=False)  # the provider, and that was reported
     _missing_since: dict[InstanceId, float] = field(default_factory=dict, init=False)  # from the last listing
 
     async def run(self) -> None:
@@ -52,6 +55,10 @@ class InventoryReconciler:
     def _on_failure(self, error: errors.ProviderError, failures: int) -> float:
         delay = max(getattr(error, "delay", 0.0), RETRY.delay(failures))
         log.warning("failed to list VMs", extra={"error": str(error), "retry_seconds": round(delay, 1)})
+        if failures % REPORTED_AGAIN_AFTER == REPORTED_AT:
+            self._is_away = True
+            message = f"the provider does not list the VMs, so none is found missing or unknown: {error}"
+            self.shard.event_log.record_for_all(ReasonCode.PROVIDER, message)
         return delay
 
     async def _reconcile(self) -> None:
@@ -59,6 +66,9 @@ class InventoryReconciler:
         asked = self.clock.steady()
         vms = await self.calls.once("list", self.calls.listings, self.provider.list)
         shard = self.shard
+        if self._is_away:
+            self._is_away = False
+            shard.event_log.record_for_all(ReasonCode.PROVIDER, "the provider lists the VMs again")
         found = inventory.compare(
             (_seen(vm) for vm in vms),
             shard.instances,

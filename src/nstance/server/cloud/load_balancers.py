@@ -57,7 +57,7 @@ class BalancerContext:
     clock: Clock
     calls: ProviderCalls
     cache: Cache | None = None
-    drains_targets: bool = False  # a deregistered target keeps its connections for a while
+    drains_targets: bool = False  # a target that the cloud deregistered keeps its connections for a while
     records: dict[InstanceId, Instance] = field(default_factory=dict)  # as in the journal: the shard runs ahead
     ready: set[InstanceId] = field(default_factory=set)
 
@@ -115,15 +115,14 @@ class LoadBalancers:
     async def wait_deregistered(self, instance: Instance) -> None:
         """Until no balancer has the instance as a member or connections to it, or until that takes too long."""
         await self._wait_for_calls(instance)
-        if self._context.drains_targets:
-            await self._wait_for_connections(instance)
+        await self._wait_for_connections(instance)
 
     async def _wait_for_connections(self, instance: Instance) -> None:
         """A balancer keeps connections for a delay of its own. The deadline of the instance's drain bounds the wait."""
         if instance.drain is None or instance.provider_id is None:
             return
         clock, deadline = self._context.clock, instance.drain.deadline
-        for balancer in [each for each in self._balancers.values() if each.is_used_by(instance)]:
+        for balancer in [each for each in self._balancers.values() if each.may_drain and each.is_used_by(instance)]:
             while (left := deadline - clock.steady()) > 0 and await balancer.is_draining(instance.provider_id):
                 await clock.sleep(min(left, DRAINING_INTERVAL_SECONDS))
 
@@ -177,6 +176,10 @@ class LoadBalancerSync:
     @property
     def name(self) -> str:
         return self.target.name
+
+    @property
+    def may_drain(self) -> bool:
+        return self.context.drains_targets or self.target.webhook is not None
 
     def wake(self) -> None:
         self._wake.set()

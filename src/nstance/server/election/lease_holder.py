@@ -70,7 +70,7 @@ class HeldLease:
             attempts += 1
             if attempts >= CLAIM_ATTEMPTS:
                 raise problem
-            await context.clock.sleep(context.rng.uniform(0.02, 0.1))
+            await context.clock.sleep(max(context.rng.uniform(0.02, 0.1), context.timings.write_gap / 4))
 
         await points.reach(points.Point.BEFORE_LEASE)
         self._sent = context.clock.monotonic()
@@ -98,7 +98,10 @@ class HeldLease:
                 now=now,
                 standby_near=self._is_standby_near(now),
             )
-            if now < due and not self._renew_now.is_set():
+            if self._renew_now.is_set():
+                due = self._sent + self._context.timings.write_gap
+                await self._context.clock.sleep(max(0.0, due - now))
+            elif now < due:
                 await self._context.wait(self._renew_now, min(due - now, self._context.timings.heartbeat))
                 continue
             self._renew_now.clear()
@@ -115,7 +118,7 @@ class HeldLease:
             if term.ended.is_set():
                 raise DeposedError(term.why)
             self._last_error = f": {problem}"
-            await context.clock.sleep(context.rng.uniform(0.03, 0.12))
+            await context.clock.sleep(max(context.rng.uniform(0.03, 0.12), context.timings.write_gap / 4))
 
         await points.reach(points.Point.BEFORE_LEASE)
         version = await lease.write(
@@ -238,7 +241,7 @@ class HeldLease:
         record = replace(self._compose(self.term.epoch, self.lease.sequence + 1, ()), free=True)
 
         async def retry(problem: errors.StorageError) -> None:
-            await context.clock.sleep(context.rng.uniform(0.03, 0.1))
+            await context.clock.sleep(max(context.rng.uniform(0.03, 0.1), context.timings.write_gap / 4))
 
         return await lease.write(
             context.store, context.key, record, seen=self._version, timeout=context.timeout, retry=retry

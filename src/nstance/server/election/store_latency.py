@@ -11,7 +11,7 @@ from typing import TypeVar
 from nstance.clock import Clock
 from nstance.core.latency import Latency
 from nstance.objects import errors
-from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, write_gap
 
 T = TypeVar("T")
 
@@ -19,6 +19,7 @@ T = TypeVar("T")
 class TimedStore:
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
+        self.write_gap_seconds = write_gap(store)
         self._clock = clock
         self._latency = Latency()
 

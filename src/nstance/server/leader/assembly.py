@@ -6,8 +6,10 @@ from typing import Any
 
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
-from nstance.model.ids import GroupKey, TenantId
+from nstance.model.ids import GroupKey, ProviderId, TenantId
+from nstance.model.instance import Instance
 from nstance.providers.port import Capabilities, LoadBalancer, capabilities_of
+from nstance.server.cloud.configured_balancers import configured_balancers
 from nstance.server.cloud.effects import EffectContext, Effects
 from nstance.server.cloud.inventory import InventoryReconciler
 from nstance.server.cloud.leader_address import LeaderAddress
@@ -83,11 +85,14 @@ def assemble(
     blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
     fallbacks = Fallbacks(state.group_records, active_config, earlier, blocked_groups, parts.inbox)
     supplies.subscribe(fallbacks.update)
+    balancers = capabilities.load_balancers
+    if env.open_balancers is not None:
+        balancers = env.open_balancers(balancers, lambda: _by_vm(state.instances.values()))
     load_balancers = LoadBalancers(
         BalancerContext(
             shard=parts,
             active_config=active_config,
-            provider=capabilities.load_balancers,
+            provider=balancers,
             clock=clock,
             calls=calls,
             cache=env.cache,
@@ -108,6 +113,7 @@ def assemble(
             post=parts.inbox.post,
             wait_deregistered=load_balancers.wait_deregistered,
             on_console_output=ConsoleOutput(env.issuer, parts.event_log).record,
+            traces=env.traces,
         )
     )
     shard = Shard(
@@ -160,6 +166,7 @@ def assemble(
         agents=agents,
         readiness=readiness,
         issuer=env.issuer,
+        traces=env.traces,
         vm_requests=vm_requests,
         file_sets=FileSets(
             store=env.store,
@@ -170,6 +177,7 @@ def assemble(
             rng=env.rng,
             cache_ttl=configuration.settings.cluster.secrets.cache_ttl,
             count=env.metrics.certificate_issued,
+            on_made=env.metrics.file_set_made,
         ),
         supplies=supplies,
         load_balancers=load_balancers,
@@ -211,15 +219,11 @@ def _configure_shard(shard: Shard, configuration: Configuration) -> None:
 
 
 def _load_balancers(configuration: Configuration, capabilities: Capabilities) -> list[LoadBalancer]:
-    """Those that the shard's provider can be asked for."""
-    if capabilities.load_balancers is None:
-        return []
-    kind = configuration.settings.shard.infra.provider
-    return [
-        LoadBalancer(name, balancer.target_group_arns, balancer.instance_group_name)
-        for name, balancer in configuration.settings.load_balancers.items()
-        if balancer.provider == kind
-    ]
+    return configured_balancers(configuration.settings, of_cloud=capabilities.load_balancers is not None)
+
+
+def _by_vm(instances: Iterable[Instance]) -> dict[ProviderId, Instance]:
+    return {each.provider_id: each for each in instances if each.provider_id is not None}
 
 
 def _record_changes(event_log: EventLog, change: ConfigChange) -> None:

@@ -14,6 +14,7 @@ from nstance.server.leader.step_times import StepTimes
 from nstance.server.leader.supplies import Supplies
 from nstance.server.leader.vm_requests import VmRequests
 from nstance.server.liveness.connected_agents import ConnectedAgents
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.server.state.shard import Shard
 from nstance.server.workload.file_sets import FileSets
 
@@ -27,6 +28,7 @@ class ShardContext:
     agents: ConnectedAgents
     readiness: Readiness
     issuer: Issuer
+    traces: InstanceTraces | None  # if they are exported
 
     @property
     def configuration(self) -> Configuration:

@@ -1,16 +1,17 @@
 """What a server reaches the world through. `wiring` makes the real ones, the simulator its own."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from nstance.clock import AnchoredClock, Rng
-from nstance.model.ids import ClusterId, ShardId
+from nstance.model.ids import ClusterId, ProviderId, ShardId
+from nstance.model.instance import Instance
 from nstance.objects import slots
 from nstance.objects.port import ObjectStore
-from nstance.providers.port import Instances
+from nstance.providers.port import Instances, LoadBalancers
 from nstance.secretstore.port import SecretStore
 from nstance.server.cache.cache import Cache
 from nstance.server.config.advertised import Advertised
@@ -20,6 +21,7 @@ from nstance.server.identity.issuer import Issuer
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.history import Keeper
 from nstance.server.state.commits import Committed
+from nstance.server.state.instance_traces import InstanceTraces
 from nstance.telemetry.metrics import Metrics
 
 
@@ -42,6 +44,10 @@ class Observers:
     on_committed: Callable[[Committed], None] = lambda committed: None  # it is durable
 
 
+# From the load balancers of the cloud, if it has any, and the records of a term, to load balancers of all kinds.
+OpenBalancers = Callable[[LoadBalancers | None, Callable[[], Mapping[ProviderId, Instance]]], LoadBalancers]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     cluster: ClusterId
@@ -57,6 +63,8 @@ class Environment:
     ports: Callable[[TermContext], Sequence[Port]]
     history: Keeper
     metrics: Metrics
+    traces: InstanceTraces | None = None  # if they are exported
+    open_balancers: OpenBalancers | None = None  # None: only those of the provider
     cache: Cache | None = None  # for what was learned from the provider
     watchdog: Callable[[Term, float], AbstractContextManager[object]] = lambda term, length: contextlib.nullcontext()
     observers: Observers = field(default_factory=Observers)

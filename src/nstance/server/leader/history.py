@@ -18,6 +18,7 @@ from nstance.model.instance import Instance, Put, Remove
 from nstance.objects import slots
 from nstance.server.cache.cache import Event
 from nstance.server.state.commits import Committed
+from nstance.telemetry import trace_ids
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class History:
             self._keeper.put_events(first_id(slot.number), functools.partial(events, slot), count=count)
 
     def observe(self, committed: Committed) -> None:
+        records = {change.instance.id: change.instance for change in committed.changes if isinstance(change, Put)}
         for reason in committed.reasons:
             self._metrics.decided(reason.code)
             log.log(
@@ -62,6 +64,7 @@ class History:
                     "reason": reason.code.value,
                     "group": str(committed.key),
                     "instance": reason.instance or "",
+                    "trace_id": _trace_id(reason.instance, records, committed),
                 },
             )
         for change in committed.changes:
@@ -72,6 +75,13 @@ class History:
                         self._metrics.drained(instance.key, self._clock.steady() - drain.started)
                 case Remove(id):
                     self._keeper.remove_instance(id)
+
+
+def _trace_id(id: InstanceId | None, records: Mapping[InstanceId, Instance], committed: Committed) -> str:
+    if id is None:
+        return ""
+    instance = records.get(id)
+    return trace_ids.of_change(committed.before.get(id), instance) if instance is not None else trace_ids.end_of(id)
 
 
 def first_id(slot: int) -> int:

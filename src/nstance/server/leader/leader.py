@@ -7,8 +7,7 @@ answers nothing on old connections.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nstance.model.consistency import violations
@@ -22,12 +21,12 @@ from nstance.server.election.term import Term
 from nstance.server.leader.assembly import TermWork, assemble, desired_groups
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.environment import Environment, Port
+from nstance.server.leader.group_counts import count_groups
 from nstance.server.leader.history import History
 from nstance.server.state.commits import Commits
 from nstance.server.state.follower import Follower
 from nstance.server.state.shard_parts import ShardParts
 from nstance.server.state.shard_state import ShardState
-from nstance.telemetry.metrics import GroupCount
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +85,8 @@ class Leader:
         on_commit = self._env.observers.on_commit
         parts = ShardParts.make(term, writer, shard_state, clock=self._env.clock, ids=self.ids, on_commit=on_commit)
         parts.commits.subscribe(self._history.observe)
+        if self._env.traces is not None:
+            parts.commits.subscribe(self._env.traces.observe)
         self._commits = parts.commits
         self._history.restore(shard_state.instances)
         return parts
@@ -134,7 +135,7 @@ class Leader:
     def _count(self, context: TermContext) -> None:
         metrics, shard = self._env.metrics, context.shard
         metrics.leads(shard.term.epoch)
-        metrics.count_groups(lambda: _counts(context, self._env.clock.monotonic()))
+        metrics.count_groups(lambda: count_groups(context, self._env.clock.monotonic()))
         metrics.count_exhausted_offers(shard.offers.count)
         metrics.count_held(unknown_vms=lambda: len(shard.unknown), groups=lambda: len(shard.held_groups()))
 
@@ -190,21 +191,3 @@ async def _wait_first(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if task.done():
             task.result()
-
-
-def _counts(context: TermContext, now: float) -> Iterator[GroupCount]:
-    shard, clones, readiness = context.shard, context.agents.clones, context.readiness
-    for key in sorted(shard.keys()):
-        desired = shard.desired_groups.get(key)
-        members = shard.members(key)
-        yield GroupCount(
-            key=key,
-            size=desired.size if desired is not None else 0,
-            states=Counter(member.state for member in members.values()),
-            paused=desired is not None and desired.paused,
-            cloned=sum(clones.is_seen(id, now) for id in members),
-            ready=sum(readiness.is_ready(member) for member in members.values()),
-            blocked=bool(
-                context.blocked_groups.failure(key) or readiness.blocked(key) or shard.no_capacity_reason(key)
-            ),
-        )

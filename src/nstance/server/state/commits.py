@@ -19,6 +19,8 @@ class Committed:
     changes: tuple[Change, ...]
     reasons: tuple[Reason, ...]
     before: Mapping[InstanceId, Instance]  # of the instances that changed
+    posted: float = 0.0  # when the first event came that it answers, and when it was decided: both monotonic
+    decided: float = 0.0
 
 
 Observer = Callable[[Committed], None]

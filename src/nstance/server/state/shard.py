@@ -224,7 +224,7 @@ class Shard:
                 self.event_log.add(key, decision.reasons)
             barrier = self.commits.barrier()
         posted = min(item.posted for item in items)
-        committed = Committed(key, changes, decision.reasons, before)
+        committed = Committed(key, changes, decision.reasons, before, posted, self._clock.monotonic())
         if barrier is None:
             self._follow_durable()
             self._follow(decision, committed, items, posted)

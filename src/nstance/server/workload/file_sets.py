@@ -103,6 +103,7 @@ class FileSets:
     rng: Rng
     cache_ttl: float
     count: Callable[[], None]  # an issued certificate
+    on_made: Callable[[bool], None] = lambda succeeded: None  # an attempt to make a file set has ended
     _sources: dict[str, tuple[float, bytes]] = field(default_factory=dict, init=False)  # with the end of their use
     _fetching: weakref.WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=weakref.WeakValueDictionary, init=False
@@ -120,6 +121,23 @@ class FileSets:
     ) -> FileSet:
         """Raises FileSetError. `issued`: by file name, updated here. `spend` is called before something is written to
         storage, and may raise."""
+        try:
+            made = await self._make(context, resolved, instance, public_keys, issued, spend)
+        except FileSetError:
+            self.on_made(False)
+            raise
+        self.on_made(True)
+        return made
+
+    async def _make(
+        self,
+        context: RenderContext,
+        resolved: Resolved,
+        instance: Instance,
+        public_keys: Mapping[str, bytes],
+        issued: dict[str, IssuedCertificate],
+        spend: Callable[[], None],
+    ) -> FileSet:
         values = rendering.data(context, resolved, instance)
         files: dict[str, bytes] = {}
         certificates: dict[str, IssuedCertificate] = {}

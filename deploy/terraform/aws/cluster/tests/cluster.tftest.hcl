@@ -70,6 +70,14 @@ run "with_prefix_and_target_groups" {
     ]) == 2
     error_message = "Only the listed roles may be passed."
   }
+  assert {
+    # The tests of the server take each permission of this file away.
+    condition = jsonencode(jsondecode(replace(
+      replace(aws_iam_role_policy.server.policy, output.cluster.encryption_key_secret_arn, "SECRET_ARN"),
+      module.encryption_key[0].kms_key_arn, "KMS_KEY_ARN",
+    ))) == jsonencode(jsondecode(file("${path.module}/tests/server-policy.json")))
+    error_message = "tests/server-policy.json must be the policy as it is rendered here."
+  }
 }
 
 run "given_key" {

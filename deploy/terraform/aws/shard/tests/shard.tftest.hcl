@@ -58,8 +58,12 @@ run "defaults" {
     error_message = "Agents must connect to the address that moves."
   }
   assert {
-    condition     = join(",", keys(jsondecode(aws_s3_object.config.content))) == "cluster,groups,shard,templates"
+    condition     = join(",", keys(jsondecode(aws_s3_object.config.content))) == "cluster,defaults,groups,shard,templates"
     error_message = "Empty blocks must be left out."
+  }
+  assert {
+    condition     = jsondecode(aws_s3_object.config.content).defaults == { args = { SecurityGroupIds = [aws_security_group.agent.id] } }
+    error_message = "Agents must be able to connect to the servers."
   }
   assert {
     condition     = aws_launch_template.server.metadata_options[0].http_tokens == "required" && aws_launch_template.server.block_device_mappings[0].ebs[0].encrypted == "true"
@@ -94,6 +98,12 @@ run "production" {
     target_group_arns = ["arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/health/0123456789abcdef"]
     alarm_topic_arns  = ["arn:aws:sns:us-east-1:123456789012:alarms"]
     shard_settings    = { health_check_interval = "30s" }
+    defaults          = { vars = { color = "blue" }, args = { SecurityGroupIds = ["sg-1"], KeyName = "ops" } }
+  }
+
+  assert {
+    condition     = jsondecode(aws_s3_object.config.content).defaults == { vars = { color = "blue" }, args = { SecurityGroupIds = ["sg-1"], KeyName = "ops" } }
+    error_message = "Given defaults must win."
   }
 
   assert {

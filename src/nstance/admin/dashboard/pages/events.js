@@ -3,7 +3,7 @@ import { call, query } from "../api.js";
 import { store, useStore } from "../store.js";
 import { clock, dateTime, Empty, html, link, number, Problem, useAnswer, useEffect, useRef, useState, VirtualRows } from "../ui.js";
 
-const KNOWN = ["scale-up", "scale-down", "replace", "gone", "spot-termination", "shutdown", "suspect", "recovered", "unhealthy", "config-drift", "forced-expiry", "eligible-expiry", "ondemand-expiry", "requested", "unregistered", "superseded", "orphan", "refused", "preferred-offer", "created", "registered", "create-failed", "delete-failed", "deleted", "drain-started", "drained", "drain-deadline", "drain-cancelled", "back-off", "throttled", "blocked", "load-balancer", "mass-silence", "mass-absence", "ready", "not-ready", "rollout", "rollout-halted", "unknown-vm", "adopted", "drainer", "leadership", "config", "clock", "security", "credentials"];
+const KNOWN = ["scale-up", "scale-down", "replace", "gone", "spot-termination", "shutdown", "suspect", "recovered", "unhealthy", "config-drift", "forced-expiry", "eligible-expiry", "ondemand-expiry", "requested", "unregistered", "superseded", "orphan", "refused", "preferred-offer", "created", "registered", "create-failed", "delete-failed", "deleted", "drain-started", "drained", "drain-deadline", "drain-cancelled", "back-off", "throttled", "blocked", "load-balancer", "mass-silence", "mass-absence", "ready", "not-ready", "rollout", "rollout-halted", "unknown-vm", "adopted", "drainer", "leadership", "config", "clock", "security", "credentials", "provider"];
 
 export function EventRow({ event, withGroup = true }) {
   return html`<div class=${`event ${event.trouble ? "trouble" : ""}`}>

@@ -1,4 +1,4 @@
-"""One shard as `serve` sees it: its groups, instances, events and control plane, kept up to date.
+"""One shard as `serve` and `top` see it: its groups, instances, events and control plane, kept up to date.
 
 The watch is repeated for ever. What a new snapshot lacks is gone. The trap: events are pushed by a leader, and the next
 leader does not know what was pushed, so a push only means that events are there to be read after the last known ID.

@@ -1,0 +1,1 @@
+"""`nstance-admin top`: the fleet on a terminal. `state` and `pages` are pure; `screen` and `program` do the rest."""

@@ -1,0 +1,192 @@
+"""Calls to Google's services: with a token, bounded in time, over one pool of connections.
+
+Plain requests instead of Google's libraries, which cost more memory than this server. Nothing is repeated here: whether a
+call may be repeated is known to its caller only. An exception says what is certain: GoogleError (Google refused),
+NotSentError (nothing was done), NoAnswerError (nobody knows).
+"""
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import yarl
+
+from nstance.clock import Clock
+from nstance.gcp.credentials import Chain, TokenSource
+from nstance.gcp.endpoints import Service, endpoint
+from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError, parse_error
+from nstance.gcp.metadata import Metadata, MetadataError
+
+CONNECTIONS = 64
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 30.0
+MAX_ANSWER_BYTES = 32 << 20
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request. `path` is below the service's endpoint, with its parts quoted."""
+
+    service: Service
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept_encoding: str = "gzip"
+    seconds: float = CALL_SECONDS
+    limit: int = MAX_ANSWER_BYTES
+
+    def __str__(self) -> str:
+        return f"{self.service.name} {self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`size`: of the whole body, which is not read if it is larger than the limit of the call."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    size: int
+
+
+class GoogleClient:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        endpoint_url: str = "",
+        environment: Mapping[str, str] | None = None,
+        is_anonymous: bool = False,
+        on_credentials_failure: Callable[[str], None] = lambda problem: None,
+    ) -> None:
+        """`is_anonymous`: without a token, for emulators."""
+        self._is_anonymous = is_anonymous
+        self._endpoint_url = endpoint_url
+        self._environment = os.environ if environment is None else environment
+        self._chain = Chain(session=self._open, environment=self._environment, clock=clock)
+        self.on_credentials_failure = on_credentials_failure
+        self._tokens = TokenSource(
+            self._chain.fetch, clock, on_failure=lambda problem: self.on_credentials_failure(problem)
+        )
+        self.metadata = Metadata(self._open, self._environment)
+        self._session: aiohttp.ClientSession | None = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=CONNECTIONS, ttl_dns_cache=60)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def url(self, service: Service) -> str:
+        return endpoint(service, configured=self._endpoint_url, environment=self._environment)
+
+    async def project(self) -> str:
+        """The project of the credentials, if nobody has configured one. Raises NotSentError."""
+        for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"):
+            if found := self._environment.get(name):
+                return found
+        _, file = self._chain.read_file()
+        if file is not None and file.get("project_id"):
+            return str(file["project_id"])
+        try:
+            return await self.metadata.project()
+        except MetadataError as problem:
+            raise CredentialsError(f"no project: set it, or GOOGLE_CLOUD_PROJECT ({problem})") from problem
+
+    async def json(
+        self,
+        service: Service,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
+        seconds: float = CALL_SECONDS,
+    ) -> Answer:
+        """A call that answers in JSON."""
+        call = Call(
+            service=service,
+            method=method,
+            path=f"{service.path}/{path}",
+            query=query or {},
+            body=None if body is None else json.dumps(body).encode(),
+            seconds=seconds,
+        )
+        reply = await self.send(call)
+        if reply.size > call.limit:
+            raise NoAnswerError(f"{call}: the answer is larger than {call.limit >> 20} MiB")
+        try:
+            answer = json.loads(reply.body) if reply.body.strip() else {}
+        except (ValueError, RecursionError) as problem:
+            raise NoAnswerError(f"{call}: the answer cannot be read: {problem}") from problem
+        if not isinstance(answer, dict):
+            raise NoAnswerError(f"{call}: expected an object as the answer")
+        return answer
+
+    async def send(self, call: Call) -> Reply:
+        """A successful reply. Raises GoogleError for any other."""
+        token = None if self._is_anonymous else await self._tokens.get()
+        headers = {"accept-encoding": call.accept_encoding}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token.text}"
+        if call.body is not None:
+            headers["content-type"] = call.content_type
+        try:
+            reply = await self._send(call, headers)
+        except GoogleError as problem:
+            if problem.is_expired and token is not None:
+                self._tokens.reject(token)
+            raise
+        return reply
+
+    async def _send(self, call: Call, headers: Mapping[str, str]) -> Reply:
+        url = yarl.URL(self.url(call.service) + call.path, encoded=True)
+        if call.query:
+            url = url.with_query(dict(call.query))
+        data = None if call.body is None else io.BytesIO(call.body)
+        try:
+            async with (
+                asyncio.timeout(call.seconds),
+                self._open().request(call.method, url, data=data, headers=headers, allow_redirects=False) as reply,
+            ):
+                success = reply.status < 300
+                size = reply.content_length or 0
+                limit = call.limit if success else MAX_ANSWER_BYTES
+                body = b"" if size > limit else await _read(reply.content, limit)
+                if len(body) < size <= limit and "content-encoding" not in reply.headers:
+                    raise NoAnswerError(f"{call}: the answer ended early")
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ClientConnectorDNSError,
+            aiohttp.ConnectionTimeoutError,
+        ) as problem:
+            raise NotSentError(f"{call}: cannot connect: {problem}") from problem
+        except (aiohttp.InvalidURL, ValueError) as problem:
+            raise NotSentError(f"{call}: {problem}") from problem
+        except (aiohttp.ClientError, OSError, TimeoutError) as problem:
+            raise NoAnswerError(f"{call}: {str(problem) or f'no answer within {call.seconds:g} s'}") from problem
+        if not success:
+            raise parse_error(reply.status, body)
+        return Reply(reply.status, reply.headers, body, max(size, len(body)))
+
+
+async def _read(content: aiohttp.StreamReader, limit: int) -> bytes:
+    """At most one byte more than the limit."""
+    body = bytearray()
+    while len(body) <= limit and (part := await content.read(limit + 1 - len(body))):
+        body += part
+    return bytes(body)

@@ -1,0 +1,100 @@
+"""What a pool gives its Nodes, how far it may grow, and a pod that is bound to its own node."""
+
+from pathlib import Path
+
+import pytest
+
+from component.operator_world import KUBERNETES, Cluster, operating
+from nstance.kube import kinds
+from nstance.kube.port import Object
+from nstance.operator.controllers import resources
+
+pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
+
+POOL = "nstance-web"
+TAINT = {"key": "tier", "value": "web", "effect": "NoSchedule"}
+STARTUP = {"key": "cni", "effect": "NoExecute"}
+
+
+async def set_pool(cluster: Cluster, spec: Object) -> None:
+    await cluster.until(lambda: cluster.get(kinds.NSTANCE_MACHINE_POOL, POOL))
+    await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, POOL, {"spec": spec}, namespace=cluster.namespace)
+
+
+def _taints(node: Object) -> list[str]:
+    return [each["key"] for each in resources.spec(node).get("taints") or () if "kubernetes.io" not in each["key"]]
+
+
+async def test_labels_annotations_and_taints_reach_the_nodes(tmp_path: Path, kubernetes: str) -> None:
+    """The Nodes that are there, and vars for the kubelets of those that come."""
+    settings = {"labels": {"tier": "web"}, "annotations": {"note": "x"}, "taints": [TAINT], "startupTaints": [STARTUP]}
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
+        await set_pool(cluster, {"node": settings})
+
+        async def are_set() -> bool:
+            nodes = (await cluster.nodes()).values()
+            return len(nodes) == 1 and all(
+                resources.labels(each).get("tier") == "web"
+                and resources.annotations(each).get("note") == "x"
+                and _taints(each) == ["tier", "cni"]
+                for each in nodes
+            )
+
+        await cluster.until(are_set)
+        vars = {
+            "kubelet_node_labels": "tier=web",
+            "kubelet_register_with_taints": "tier=web:NoSchedule,cni=:NoExecute",
+        }
+        await cluster.until(lambda: dict(cluster.links.get("zone-a").groups["web"].config.vars) == vars)  # type: ignore[union-attr]
+        await set_pool(cluster, {"node": None})
+
+        async def are_taken_back() -> bool:
+            [node] = (await cluster.nodes()).values()
+            return "tier" not in resources.labels(node) and _taints(node) == ["cni"]
+
+        await cluster.until(are_taken_back)
+        await cluster.until(lambda: not cluster.links.get("zone-a").groups["web"].config.vars)  # type: ignore[union-attr]
+
+
+async def test_a_pool_does_not_grow_beyond_its_limit(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}, "zone-b": {"web": 0}}) as cluster:
+        await set_pool(cluster, {"limits": {"instances": 3}})
+        await cluster.scale("web", 5)
+
+        async def is_limited() -> bool:
+            pool = await cluster.get(kinds.NSTANCE_MACHINE_POOL, POOL)
+            return resources.condition(pool or {}, "Ready").get("reason") == "LimitReached"
+
+        await cluster.until(is_limited)
+        assert sum(len(cluster.running(each, "web")) for each in cluster.shards) == 3
+        await set_pool(cluster, {"limits": {"instances": 4}})
+        await cluster.until(lambda: sum(len(cluster.running(each, "web")) for each in cluster.shards) == 4)
+
+
+async def test_a_pod_with_the_gate_is_bound_to_its_own_node(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
+        body: Object = {
+            "metadata": {"name": "job", "annotations": {"on-demand.nstance.dev/group": "web"}},
+            "spec": {
+                "containers": [{"name": "main", "image": "none"}],
+                "schedulingGates": [{"name": "nstance.dev/on-demand"}, {"name": "example.com/quota"}],
+            },
+        }
+        await cluster.kube.create(kinds.POD, body, namespace=cluster.namespace)
+
+        async def bound() -> Object | None:
+            pod = await cluster.get(kinds.POD, "job")
+            return pod if pod is not None and resources.spec(pod).get("nodeSelector") else None
+
+        pod = await cluster.until(bound)
+        [instance] = await cluster.nodes()
+        assert pod["spec"]["nodeSelector"] == {"nstance.dev/instance-id": instance}
+        assert pod["spec"]["schedulingGates"] == [{"name": "example.com/quota"}]  # not ours
+
+        async def are_recorded() -> bool:
+            listing = await cluster.kube.list(
+                kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=job"
+            )
+            return {"NodeRequested", "NodeStarting", "NodeBound"} <= {each["reason"] for each in listing.items}
+
+        await cluster.until(are_recorded)
