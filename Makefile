@@ -137,8 +137,9 @@ $(MOTO)/.$(MOTO_VERSION):
 	@$(MOTO)/bin/pip install --quiet --disable-pip-version-check 'moto[server]==$(MOTO_VERSION)'
 	@touch $@
 
-test-aws: tools ## Run the AWS tests against moto (run 'make moto' before)
-	NSTANCE_TEST_AWS=1 NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -k aws tests/contracts/test_provider_contract.py tests/contracts/test_secret_store.py tests/component/aws tests/unit/aws
+test-aws: tools ## Run the AWS tests against moto (run 'make moto' before; NSTANCE_AWS_TEST_SUBNET=: also in an account)
+	@$(if $(NSTANCE_AWS_TEST_SUBNET),echo "test-aws: creates one t4g.nano in $(NSTANCE_AWS_TEST_SUBNET) with your credentials; that costs less than a cent")
+	NSTANCE_TEST_AWS=1 NSTANCE_AWS_TEST_SUBNET=$(NSTANCE_AWS_TEST_SUBNET) NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -k aws tests/contracts/test_provider_contract.py tests/contracts/test_secret_store.py tests/component/aws tests/unit/aws
 
 test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=folder keeps pictures)
 	@$(PIP) -e '.[ui]'
