@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -137,8 +137,9 @@ $(MOTO)/.$(MOTO_VERSION):
 	@$(MOTO)/bin/pip install --quiet --disable-pip-version-check 'moto[server]==$(MOTO_VERSION)'
 	@touch $@
 
-test-aws: tools ## Run the AWS tests against moto (run 'make moto' before)
-	NSTANCE_TEST_AWS=1 NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -k aws tests/contracts/test_provider_contract.py tests/contracts/test_secret_store.py tests/component/aws tests/unit/aws
+test-aws: tools ## Run the AWS tests against moto (run 'make moto' before; NSTANCE_AWS_TEST_SUBNET=: also in an account)
+	@$(if $(NSTANCE_AWS_TEST_SUBNET),echo "test-aws: creates one t4g.nano in $(NSTANCE_AWS_TEST_SUBNET) with your credentials; that costs less than a cent")
+	NSTANCE_TEST_AWS=1 NSTANCE_AWS_TEST_SUBNET=$(NSTANCE_AWS_TEST_SUBNET) NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -k aws tests/contracts/test_provider_contract.py tests/contracts/test_secret_store.py tests/component/aws tests/unit/aws
 
 test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=folder keeps pictures)
 	@$(PIP) -e '.[ui]'
@@ -205,6 +206,13 @@ manifests: tools ## Generate the CRDs in config/crd, shared files of the Helm ch
 manifests-check: tools
 	@$(BIN)/python scripts/manifests.py --check
 	@$(BIN)/python scripts/terraform_docs.py --check
+
+gcp-schedules: tools ## Run random schedules of faults on a stand-in for Google Cloud (COUNT=300 INSTANCES=20)
+	PYTHONPATH=tests $(BIN)/python -m component.gcp.schedules --count $(or $(COUNT),300) --size $(or $(INSTANCES),20)
+
+gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.py from Google's description of its API
+	$(BIN)/python scripts/gcp_fields.py
+	$(BIN)/ruff format --quiet src/nstance/gcp/instance_fields.py
 
 aws-fields: tools ## Generate src/nstance/aws/run_instances.py from the SDK's model of EC2
 	$(BIN)/python scripts/aws_fields.py

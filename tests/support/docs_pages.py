@@ -111,6 +111,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "operator.md": ("component/test_docs_commands.py",),
     "load-balancers.md": ("component/test_docs_commands.py",),
     "aws.md": ("component/test_docs_commands.py",),
+    "gcp.md": ("component/test_docs_commands.py",),
     "images-and-userdata.md": ("component/test_docs_commands.py",),
     "development.md": ("e2e/test_dev_tmux.py",),
     **dict.fromkeys(

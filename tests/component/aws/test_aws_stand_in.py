@@ -14,7 +14,11 @@ from botocore.exceptions import ClientError
 from contracts.aws_world import AwsWorld, aws_world
 from nstance.dev.aws.moto import AMI
 from nstance.dev.aws.rules import THROTTLED, Offer, Rules
+from support.eventually import eventually
 from support.moto_server import REGION
+from support.ports import free_port
+
+__all__ = ["free_port"]
 
 T = TypeVar("T")
 
@@ -132,6 +136,29 @@ async def test_the_command_prints_its_endpoint_and_ends_by_a_signal() -> None:
     assert url.startswith("http://127.0.0.1:")
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_moto_ends_with_a_program_that_is_killed(free_port: int) -> None:
+    command = (sys.executable, "-m", "nstance.dev.aws", "--moto-port", str(free_port))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=os.environ)
+    assert process.stdout is not None
+    await asyncio.wait_for(process.stdout.readline(), 120)
+
+    async def answers() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", free_port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def is_silent() -> bool:
+        return not await answers()
+
+    assert await answers()
+    process.kill()
+    await process.wait()
+    await eventually(is_silent)
 
 
 async def test_a_bucket_with_suspended_versioning_can_be_emptied(world: AwsWorld) -> None:

@@ -29,7 +29,7 @@ from nstance.clock import Clock, SystemRng
 from nstance.objects import errors as storage
 
 MAX_BODY_BYTES = 64 * 1024
-LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health", "/metrics"}
+LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import aiohttp
 
 from nstance.dev.aws import xml
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0  # a busy machine
 CONNECT_ATTEMPTS = 3
 AMI = "ami-0123456789abcdef0"  # the images that a fresh moto has
 ARM_AMI = "ami-0fedcba9876543210"
@@ -26,6 +26,9 @@ _ENVIRONMENT = {
     "MOTO_ENABLE_AMI_VALIDATION": "1",
     "MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION": "1",
 }
+
+# Standard input ends with the program that uses moto, also when that is killed.
+_END_WITH_STDIN = 'exec 3<&0; "$@" 3<&- </dev/null & pid=$!; { cat <&3 >/dev/null; kill -9 $pid; } & wait $pid'
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -139,12 +142,20 @@ def run_moto(program: Path, folder: Path, *, port: int = 0) -> Iterator[str]:
     log = folder / "moto.log"
     with log.open("wb") as output:
         command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
-        # Ctrl+C is for the program that uses it, which first ends its own calls.
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        # In a session of its own: Ctrl+C is for the program that uses it, which first ends its own calls.
+        process = subprocess.Popen(
+            ("sh", "-c", _END_WITH_STDIN, "moto", *command),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+    assert process.stdin is not None
     try:
         yield _wait_for(process, log)
     finally:
-        process.kill()
+        process.stdin.close()
         process.wait()
 
 
