@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -206,6 +206,13 @@ manifests: tools ## Generate the CRDs in config/crd, shared files of the Helm ch
 manifests-check: tools
 	@$(BIN)/python scripts/manifests.py --check
 	@$(BIN)/python scripts/terraform_docs.py --check
+
+gcp-schedules: tools ## Run random schedules of faults on a stand-in for Google Cloud (COUNT=300 INSTANCES=20)
+	PYTHONPATH=tests $(BIN)/python -m component.gcp.schedules --count $(or $(COUNT),300) --size $(or $(INSTANCES),20)
+
+gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.py from Google's description of its API
+	$(BIN)/python scripts/gcp_fields.py
+	$(BIN)/ruff format --quiet src/nstance/gcp/instance_fields.py
 
 aws-fields: tools ## Generate src/nstance/aws/run_instances.py from the SDK's model of EC2
 	$(BIN)/python scripts/aws_fields.py

@@ -28,6 +28,7 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("churn", "24"),),
     (("aws", "31 32 33 34 35"),),
     (("proxmox", "36"),),
+    (("gcp", "37"),),
     (("crowd", "7 8 9 11 17"),),
     (("dashboard", "30"),),
 )

@@ -306,10 +306,11 @@ async def serving(
     instance_types: Sequence[str] = ("small",),
     capacity_retry: str = "3m",
     ec2: str = "",
+    google: str = "",
 ) -> AsyncIterator[Server]:
     """`settled`: the groups already have their size. `files`: the bucket is a directory, which a standby can share, instead
     of memory. `checks`: of each instance. `exact_memory`: the server reports its memory to the byte, and is slower.
-    `ec2`: the URL of a `bench.ec2_endpoint` that is its cloud."""
+    `ec2`: the URL of a `bench.ec2_endpoint` that is its cloud. `google`: the URL of a `bench.gcp` that is."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         settings = {
@@ -328,6 +329,7 @@ async def serving(
             "instance_types": list(instance_types),
             "capacity_retry": capacity_retry,
             "ec2": ec2,
+            "google": google,
         }
         log = Path(folder, "server.log")
         server = Server(await start(settings, log), settings, log)

@@ -272,6 +272,8 @@ class FleetServer:
         provider: Instances = ReportingProvider(self.scope, self.clock, cloud=self.cloud, server=name)
         if self.settings["ec2"]:
             provider = self._aws(self.settings["ec2"])
+        elif self.settings["google"]:
+            provider = self._google(self.settings["google"])
         self.server = ServerProcess(options, clock=self.clock, rng=self.rng, store=self.store, provider=provider)
         self.running = asyncio.create_task(self.server.run())
 
@@ -286,6 +288,13 @@ class FleetServer:
         settings = AwsSettings(region="eu-north-1", endpoint=url)
         address = FixedAddress("10.0.0.250")
         return open_aws(self.scope, settings, address, clock=self.clock, server="bench", environment=keys)
+
+    def _google(self, url: str) -> Instances:
+        from nstance.providers.gcp.provider import GcpSettings, open_gcp  # as in a server that is configured so
+
+        variables = {"GCE_METADATA_HOST": url.removeprefix("http://"), "HOME": "/nonexistent"}
+        settings = GcpSettings(zone="europe-west1-b", project="bench", endpoint=url)
+        return open_gcp(self.scope, settings, None, clock=self.clock, environment=variables)
 
     def _adopt(self, records: list[Instance]) -> None:
         """The same VMs in the EC2 of the measurement."""

@@ -28,6 +28,7 @@ check_program tmux 'runs agents in windows (make dev-tmux)' tmux required
 check_program git 'versions the code' git required
 check_program openssl 'checks certificates (a few tests)' openssl optional
 check_program aws 'tests dev-s3 (a few tests)' awscli optional
+check_program promtool 'checks metrics, alerts and dashboards (a few tests)' prometheus optional
 check_program kubectl 'talks to dev-k8s and to clusters (make dev-tmux-k8s, a few tests)' kubectl optional
 
 if [ "$missing" = 1 ]; then

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from component.whole_server import SHARD, Operator, World
 from nstance.admin import main
 from nstance.config.addresses import Service
+from nstance.model.roles import Role
 from nstance.pki import keys
 
 
@@ -56,9 +57,10 @@ def write_identity(operator: Operator, directory: Path) -> Path:
     return directory
 
 
-async def shell(world: World, tenant: str = "default") -> Shell:
+async def shell(world: World, tenant: str = "default", role: Role = Role.OPERATOR) -> Shell:
     """With an identity of its own, for the one shard of the world."""
-    identity = write_identity(await world.operator(tenant), world.dir / f"identity-{tenant}")
+    suffix = "" if role is Role.OPERATOR else f"-{role.value}"
+    identity = write_identity(await world.operator(tenant, role), world.dir / f"identity-{tenant}{suffix}")
     environment = {
         "NSTANCE_ADMIN_SERVERS": f"{SHARD}={operator_addresses(world)}",
         "NSTANCE_ADMIN_IDENTITY_DIR": str(identity),

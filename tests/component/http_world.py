@@ -16,6 +16,7 @@ from nstance.admin.client import Client
 from nstance.admin.http import openapi, routes
 from nstance.admin.http.access import Access
 from nstance.model.ids import ShardId
+from nstance.model.roles import Role
 
 NOBODY = Access(token=None, tls_cert=None, tls_key=None, client_ca=None)
 OPEN = Access(token=None, tls_cert=None, tls_key=None, client_ca=None, allow_changes=True)
@@ -28,9 +29,16 @@ Browser = TestClient[Any, Any]
 
 @contextlib.asynccontextmanager
 async def served(
-    world: World, *, guard: Access = NOBODY, dead: bool = False, extras: routes.Extras | None = None
+    world: World,
+    *,
+    guard: Access = NOBODY,
+    dead: bool = False,
+    extras: routes.Extras | None = None,
+    tenant: str = "default",
+    role: Role = Role.OPERATOR,
 ) -> AsyncIterator[Browser]:
-    admin = await shell(world)
+    """`tenant` and `role`: of the identity that it uses."""
+    admin = await shell(world, tenant, role)
     identity = clients.load(admin.identity, now=world.clock.wall())
     addresses = {SHARD: tuple(operator_addresses(world).split("|"))}
     if dead:

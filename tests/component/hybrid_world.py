@@ -46,7 +46,8 @@ async def _gcp(stack: AsyncExitStack) -> Place:
         pytest.skip("needs the provider gcp and its stand-in")
     made = await stack.enter_async_context(found.gcp_world())
     template = {"instance_type": found.TYPE, "args": dict(found.ARGS)}
-    return Place(made, {"provider": "gcp", "region": "r", "zone": "z"}, template, ("subnet-1",))
+    infra = {"provider": "gcp", "region": "europe-west1", "zone": "europe-west1-b"}
+    return Place(made, infra, template, ("subnet-1",))
 
 
 async def _proxmox(stack: AsyncExitStack) -> Place:

@@ -70,7 +70,11 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
         ([], {"NSTANCE_ENCRYPTION_KEY": "short"}, "expected an encryption key of 32 bytes"),
         (["--key-provider", "file", "--key-source", "/nowhere/key"], {}, "failed to read /nowhere/key"),
         (["--key-provider", "aws-parameter-store"], {}, "needs the name of the secret"),
-        (["--key-provider", "google-secret-manager", "--key-source", "x"], {}, "not built yet"),
+        (
+            ["--key-provider", "google-secret-manager", "--key-source", "x", "--secrets-project", "p"],
+            {"GCE_METADATA_HOST": "127.0.0.1:1", "HOME": "/nonexistent"},
+            "no credentials for Google Cloud",
+        ),
         (["--storage-prefix", "elsewhere/"], {}, "give --cluster-id, or correct"),
         (["--storage-prefix", "../up"], {}, "expected a key prefix"),
         (["--prefix", "elsewhere"], {}, "give --cluster-id, or correct"),
@@ -383,7 +387,8 @@ def test_other_secret_stores(bucket: Bucket, tmp_path: pathlib.Path) -> None:
     assert bucket.ok("secret", "get", "db-password", **environment).stdout == "v"
     assert "read-only" in bucket.refused("secret", "put", "db-password", input=b"v", **environment)
     google = ("--secrets-provider", "google-secret-manager", "--secrets-project", "p")
-    assert "not built yet" in bucket.refused("secret", "list", *google)
+    nowhere = {"GCE_METADATA_HOST": "127.0.0.1:1", "HOME": "/nonexistent"}
+    assert "no credentials for Google Cloud" in bucket.refused("secret", "list", *google, **nowhere)
 
 
 def test_storage_errors_have_distinct_advice() -> None:

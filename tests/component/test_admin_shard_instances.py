@@ -13,6 +13,7 @@ from component.admin_shell import operator_addresses, shell, write_identity
 from component.whole_server import SECONDS, SHARD, World, config, states
 from nstance.admin import client as clients
 from nstance.clock import SystemClock
+from nstance.model.roles import Role
 from nstance.objects.file import FileStore
 from nstance.objects.port import Key
 from nstance.pki import keys
@@ -248,7 +249,7 @@ async def test_revoked_at_once_on_the_shards_that_are_named(tmp_path: Path) -> N
     """The registration is in the servers' storage; the command works on a directory with the same cluster in it."""
     async with World(tmp_path, agents=False) as world:
         await world.start()
-        admin = await shell(world)
+        admin = await shell(world, role=Role.ADMIN)
         victim = await world.operator()
         await victim.call("ListGroups")
         bucket = await copied(world, tmp_path / "bucket")

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from component.admin_shell import operator_addresses, shell
 from component.http_world import TOKEN, check, get_json, lines, post, served
 from component.whole_server import SECONDS, SHARD, World, config
-from nstance.admin.http import access, routes, server
+from nstance.admin.http import access, server, unversioned
 from nstance.admin.http.access import Access
 from support import ports
 
@@ -163,7 +163,7 @@ async def test_a_bug_is_reported_in_json_and_in_the_log(
 ) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
-        monkeypatch.setattr(routes.groups, "list_groups", None)
+        monkeypatch.setattr(unversioned.groups, "list_groups", None)
         async with served(world) as browser:
             assert "bug" in (await get_json(browser, "/groups", 500, **HERE))["error"]
             assert "GET /groups failed: unexpected TypeError" in capsys.readouterr().err
@@ -419,9 +419,9 @@ async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
         admin = await shell(world)
         message = await admin.refused("serve", "--bind", ":8080", code=2)
         assert ":8080 can be reached from other machines" in message
-        for need in ("--tls-cert and --tls-key", "--token-file or NSTANCE_ADMIN_TOKEN", "127.0.0.1:8080"):
+        for need in ("--tls-cert and --tls-key", "--token-file (or NSTANCE_ADMIN_TOKEN)", "127.0.0.1:8080"):
             assert need in message
-        assert "requires a token" in await admin.refused("serve", *tls, code=2)
+        assert "requires one of --tokens-file" in await admin.refused("serve", *tls, code=2)
         message = await admin.refused("serve", "--bind", ":8080", code=2, NSTANCE_ADMIN_TOKEN=TOKEN)
         assert "requires --tls-cert" in message
         assert "expected a token of" in await admin.refused("serve", *tls, code=2, NSTANCE_ADMIN_TOKEN="short")

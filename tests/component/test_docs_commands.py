@@ -47,7 +47,7 @@ def test_operator(tmp_path: Path) -> None:
     assert (tmp_path / "nonce.jwt").read_text().count(".") == 2
 
 
-@pytest.mark.parametrize("page", ["load-balancers.md", "images-and-userdata.md", "aws.md"])
+@pytest.mark.parametrize("page", ["load-balancers.md", "images-and-userdata.md", "aws.md", "gcp.md"])
 def test_examples_that_are_only_checked(tmp_path: Path, page: str) -> None:
     example = docs_pages.blocks(page, "jsonc")[0]  # others are parts of one
     (tmp_path / "my.jsonc").write_text(example)

@@ -14,7 +14,7 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.server.cache.cache import Cache
-from nstance.server.cloud import load_balancers
+from nstance.server.cloud import balancer_sync, load_balancers
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
 
@@ -155,10 +155,10 @@ async def test_who_leaves_while_its_registration_waits_is_never_registered(
 ) -> None:
     """More than are called at once, and each call takes long."""
     monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", SECONDS)
-    size = load_balancers.MAX_CONCURRENT_CALLS + 3
+    size = balancer_sync.MAX_CONCURRENT_CALLS + 3
     async with World(tmp_path, configuration(size)) as world:
         world.cloud._clock = clock = Held()
-        world.behavior.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.MAX_CONCURRENT_CALLS)
+        world.behavior.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * balancer_sync.MAX_CONCURRENT_CALLS)
         server = await world.start()
         balancer = server.lead_now.load_balancers._balancers["front"]
         await eventually(lambda: len(balancer._in_flight) == size)
@@ -167,7 +167,7 @@ async def test_who_leaves_while_its_registration_waits_is_never_registered(
         await eventually(lambda: "running" not in states(world, "web", "acme").values())
         clock.over.set()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
-        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == load_balancers.MAX_CONCURRENT_CALLS
+        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == balancer_sync.MAX_CONCURRENT_CALLS
         assert members(world) == set()
 
 

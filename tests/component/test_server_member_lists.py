@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,9 @@ from support.eventually import eventually
 from support.member_service import MemberService
 
 
-def configuration(size: int, balancers: Json) -> Json:
+def configuration(size: int, balancers: Json, **shard: Any) -> Json:
     groups = {"acme": {"web": {"template": "web", "size": size, "load_balancers": list(balancers)}}}
-    made = config(groups=groups, **QUICK) | {"load_balancers": balancers}
+    made = config(groups=groups, **(shard or QUICK)) | {"load_balancers": balancers}
     made["cluster"] = {**made["cluster"], "secrets": {"provider": "env"}}
     return made
 
@@ -60,6 +61,25 @@ async def test_a_service_that_is_away_delays_a_deletion_only_for_a_while(tmp_pat
         world.configure(configuration(0, balancers))
         await server.active_config.refresh()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
+
+
+async def test_a_list_that_moves_is_filled_at_once(tmp_path: Path) -> None:
+    """Not only with the next garbage collection."""
+    rarely = {"garbage_collection": {"interval": "10m", "registration_timeout": "20m"}}
+
+    def at(path: Path) -> Json:
+        return configuration(2, {"list": {"provider": "file", "path": str(path)}}, **rarely)
+
+    def members(path: Path) -> set[str]:
+        return {each["provider_id"] for each in json.loads(path.read_text())["members"]} if path.exists() else set()
+
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    async with World(tmp_path, at(old)) as world:
+        server = await world.start()
+        await eventually(lambda: len(vms(world)) == 2 and members(old) == vms(world))
+        world.configure(at(new))
+        await server.active_config.refresh()
+        await eventually(lambda: members(new) == vms(world))
 
 
 def test_the_example_on_the_page_is_valid() -> None:

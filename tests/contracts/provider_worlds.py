@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from contracts.aws_world import AwsWorld
+from contracts.gcp_world import GcpWorld
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId, instance_id, uuid7
 from nstance.providers import errors, instance_dirs, memory, port, process, processes, tmux
@@ -229,7 +230,7 @@ async def proxmox_world(time_scale: float = 0.0) -> AsyncIterator[ProxmoxWorld]:
                 await world.end()
 
 
-World = MemoryWorld | LocalWorld | AwsWorld | ProxmoxWorld
+World = MemoryWorld | LocalWorld | AwsWorld | GcpWorld | ProxmoxWorld
 
 
 def marked(id: InstanceId) -> list[int]:

@@ -1,4 +1,4 @@
-"""One suite for all providers: memory, memory as an eventually consistent cloud, process, tmux, QEMU, Proxmox, AWS."""
+"""One suite for all providers: memory, memory as an eventually consistent cloud, process, tmux, QEMU, Proxmox, AWS, Google."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import pytest
 
 from contracts import provider_worlds as worlds
 from contracts.aws_world import AwsWorld, aws_world
+from contracts.gcp_world import gcp_world
 from contracts.provider_worlds import World, one, request, scope, tick_until
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, port
@@ -17,7 +18,7 @@ from nstance.providers.port import Status
 HERE = scope()
 
 
-@pytest.fixture(params=["memory", "eventual", "process", "tmux", "qemu", "proxmox", "aws"])
+@pytest.fixture(params=["memory", "eventual", "process", "tmux", "qemu", "proxmox", "aws", "gcp"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     opened = {
         "memory": worlds.memory_world,
@@ -27,6 +28,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         "qemu": worlds.qemu_world,
         "proxmox": worlds.proxmox_world,
         "aws": aws_world,
+        "gcp": gcp_world,
     }[request.param]()
     async with opened as made:
         yield made

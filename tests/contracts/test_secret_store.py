@@ -9,10 +9,13 @@ from nstance import clock
 from nstance.model.ids import ClusterId
 from nstance.objects import memory as objects
 from nstance.objects.port import MAX_READ
-from nstance.secretstore import env, errors, file, kinds, memory, port, sealed, sealing
+from nstance.secretstore import env, errors, file, keys, kinds, memory, port, sealed, sealing
 from nstance.secretstore.aws import parameter_store, secrets_manager
 from nstance.secretstore.aws.clients import AwsClients
+from nstance.secretstore.gcp import secret_manager
+from nstance.secretstore.gcp.clients import GoogleClients
 from support import moto_server
+from support.gcp.cloud import google_cloud
 
 
 def sealed_store(sealer: sealing.Sealer) -> port.SecretStore:
@@ -32,7 +35,14 @@ def moto() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["memory", "sealed", "unsealed", "file", "aws-secrets-manager", "aws-parameter-store"])
+def google_clients(environment: dict[str, str]) -> GoogleClients:
+    return GoogleClients(project="", clock=clock.SystemClock(), rng=clock.SystemRng(), environment=environment)
+
+
+GOOGLE = "google-secret-manager"
+
+
+@pytest.fixture(params=["memory", "sealed", "unsealed", "file", "aws-secrets-manager", "aws-parameter-store", GOOGLE])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[port.SecretStore]:
     match request.param:
         case "memory":
@@ -43,6 +53,13 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield sealed_store(sealing.Unsealed())
         case "file":
             yield file.FileStore(tmp_path / "secrets")
+        case "google-secret-manager":
+            async with google_cloud() as cloud:
+                google = google_clients(cloud.stand_in.environment())
+                yield kinds.open_store(
+                    GOOGLE, backends(google=google), prefix="", cluster=ClusterId("prod"), sealer=None
+                )
+                await google.close()
         case _:
             url = request.getfixturevalue("moto")
             moto_server.reset(url)
@@ -53,10 +70,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             await clients.close()
 
 
-def backends(*, aws: AwsClients | None = None) -> kinds.Backends:
+def backends(*, aws: AwsClients | None = None, google: GoogleClients | None = None) -> kinds.Backends:
     return kinds.Backends(
         objects=objects.MemoryStore(clock.SystemClock()),
-        aws=aws or aws_clients({"AWS_REGION": "eu-north-1"}),
+        clients=keys.KeyClients(
+            aws=aws or aws_clients({"AWS_REGION": "eu-north-1"}), google=google or google_clients({})
+        ),
         environment={},
         rng=clock.SystemRng(),
     )
@@ -67,6 +86,8 @@ def largest(store: port.SecretStore) -> int:
     match store:
         case secrets_manager.SecretsManagerStore():
             return secrets_manager.MAX_VALUE
+        case secret_manager.SecretManagerStore():
+            return secret_manager.MAX_VALUE
         case parameter_store.ParameterStore():
             return parameter_store.MAX_VALUE
         case _:
@@ -179,6 +200,7 @@ async def test_environment_is_read_only() -> None:
         ("env", env.EnvStore),
         ("aws-secrets-manager", secrets_manager.SecretsManagerStore),
         ("aws-parameter-store", parameter_store.ParameterStore),
+        (GOOGLE, secret_manager.SecretManagerStore),
     ],
 )
 def test_kinds(kind: str, built: type, tmp_path: Path) -> None:
@@ -197,7 +219,6 @@ def test_kinds(kind: str, built: type, tmp_path: Path) -> None:
     [
         ("object-storage", "encryption key"),
         ("file", "directory"),
-        ("google-secret-manager", "not built yet"),
         ("vault", "expected a secret store of"),
     ],
 )

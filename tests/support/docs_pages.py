@@ -34,9 +34,12 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     "top.md": {"nstance-admin": "needs a terminal; test_admin_top.py has one"},
     "dashboard.md": {
         "nstance-admin serve": "runs until Ctrl+C; make test-ui looks at it, test_http_api_docs.py serves it",
-        "head -c 32": "makes a token for the next command",
+        "nstance-admin token create": "stands on access.md too",
     },
     "traces.md": {"export OTEL": "needs a collector there; test_traces.py has one on another port"},
+    "access.md": {
+        "nstance-admin serve": "needs a certificate; test_http_roles.py and test_http_logins.py serve this way",
+    },
     "backup.md": {"nstance-admin": "needs a shard that is stopped and started again; test_backup_restore.py does that"},
     "readiness.md": {"nstance-admin": "needs a shard whose check fails; test_readiness.py has one"},
     "benchmarks.md": {
@@ -102,11 +105,13 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "getting-started.md": ("e2e/test_dev_run.py", "e2e/test_docs_pages.py"),
     "admin.md": ("component/test_admin_shard_docs.py", "component/test_admin_bucket_docs.py"),
     "http-api.md": ("component/test_http_api_docs.py",),
+    "access.md": ("component/test_access_docs.py",),
     "configuration.md": ("component/test_docs_commands.py",),
     "forecast.md": ("component/test_docs_commands.py",),
     "operator.md": ("component/test_docs_commands.py",),
     "load-balancers.md": ("component/test_docs_commands.py",),
     "aws.md": ("component/test_docs_commands.py",),
+    "gcp.md": ("component/test_docs_commands.py",),
     "images-and-userdata.md": ("component/test_docs_commands.py",),
     "development.md": ("e2e/test_dev_tmux.py",),
     **dict.fromkeys(

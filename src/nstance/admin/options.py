@@ -18,7 +18,7 @@ ENVIRONMENT = "NSTANCE_ADMIN_"
 OBJECT_STORAGE = "object-storage"
 GOOGLE = "google-secret-manager"
 SECRETS = (OBJECT_STORAGE, "aws-secrets-manager", "aws-parameter-store", GOOGLE, "file", "env")
-KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", GOOGLE)
+KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", GOOGLE, "google-kms")
 FORMATS = ("table", "json", "yaml", "name")
 MAX_COUNT = 2**31 - 1
 
@@ -47,6 +47,7 @@ class Target:
     key: KeyLocation
     old_keys: tuple[KeyLocation, ...]
     insecure_dev: bool
+    secrets_project: str = ""  # of Google Cloud; empty: that of the credentials
     dry_run: bool = False  # nothing is written
 
 
@@ -127,7 +128,7 @@ _TARGET = (
     _shared("--secrets-provider", type=Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are stored."),
     _shared(
         "--secrets-prefix",
-        help="Below --storage-prefix (secret/); file: the directory; AWS: nstance/CLUSTER/.",
+        help="Below --storage-prefix (secret/); file: the directory; AWS, Google: nstance/CLUSTER/.",
     ),
     _shared("--secrets-project", help=f"The project of {GOOGLE}."),
     _shared("--key-provider", type=Choice(KEYS), default="env", help="Where the encryption key is stored."),
@@ -183,8 +184,9 @@ def _collect_target(command: Function) -> Function:
             command(target=None, **flags)
             return
         cluster, secrets, prefix = (flags.pop(key) for key in ("cluster_id", "secrets_provider", "secrets_prefix"))
-        if (secrets == GOOGLE) != bool(flags.pop("secrets_project")):
-            raise click.UsageError(f"--secrets-project goes with --secrets-provider {GOOGLE}, and only with it")
+        project = flags.pop("secrets_project") or ""
+        if project and secrets != GOOGLE and not flags["key_provider"].startswith("google-"):
+            raise click.UsageError(f"--secrets-project goes with {GOOGLE}, and only with it")
         if secrets == "file" and not prefix:
             raise click.UsageError("--secrets-provider file needs a directory as --secrets-prefix")
         target = Target(
@@ -198,6 +200,7 @@ def _collect_target(command: Function) -> Function:
             key=KeyLocation(provider=flags.pop("key_provider"), source=flags.pop("key_source")),
             old_keys=flags.pop("old_key"),
             insecure_dev=flags.pop("insecure_dev"),
+            secrets_project=project,
         )
         command(target=target, **flags)
 

@@ -6,6 +6,7 @@ NotSentError (nothing was done), NoAnswerError (nobody knows).
 """
 
 import asyncio
+import base64
 import io
 import json
 import os
@@ -17,10 +18,12 @@ import aiohttp
 import yarl
 
 from nstance.clock import Clock
+from nstance.gcp import jwt
 from nstance.gcp.credentials import Chain, TokenSource
-from nstance.gcp.endpoints import Service, endpoint
+from nstance.gcp.endpoints import IAM_CREDENTIALS, Service, endpoint
 from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
+from nstance.gcp.signed_urls import signed_blob
 
 CONNECTIONS = 64
 CONNECT_SECONDS = 5.0
@@ -63,14 +66,12 @@ class GoogleClient:
         self,
         *,
         clock: Clock,
-        endpoint_url: str = "",
         environment: Mapping[str, str] | None = None,
         is_anonymous: bool = False,
         on_credentials_failure: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`is_anonymous`: without a token, for emulators."""
         self._is_anonymous = is_anonymous
-        self._endpoint_url = endpoint_url
         self._environment = os.environ if environment is None else environment
         self._chain = Chain(session=self._open, environment=self._environment, clock=clock)
         self.on_credentials_failure = on_credentials_failure
@@ -92,7 +93,7 @@ class GoogleClient:
             await self._session.close()
 
     def url(self, service: Service) -> str:
-        return endpoint(service, configured=self._endpoint_url, environment=self._environment)
+        return endpoint(service, environment=self._environment)
 
     async def project(self) -> str:
         """The project of the credentials, if nobody has configured one. Raises NotSentError."""
@@ -106,6 +107,29 @@ class GoogleClient:
             return await self.metadata.project()
         except MetadataError as problem:
             raise CredentialsError(f"no project: set it, or GOOGLE_CLOUD_PROJECT ({problem})") from problem
+
+    async def account(self) -> str:
+        """The e-mail address of the service account. Raises NotSentError."""
+        _, file = self._chain.read_file()
+        if file is not None and file.get("client_email"):
+            return str(file["client_email"])
+        return await self.metadata.get("instance/service-accounts/default/email")
+
+    async def sign(self, content: bytes) -> bytes:
+        """With the key of the service account. Raises what calls raise."""
+        path, file = self._chain.read_file()
+        if file is not None and file.get("private_key"):
+            try:
+                return jwt.sign_bytes(content, str(file["private_key"]))
+            except ValueError as problem:
+                raise CredentialsError(f"{path}: the private key cannot be read: {problem}") from problem
+        account = f"projects/-/serviceAccounts/{await self.account()}"
+        body = {"payload": base64.b64encode(content).decode()}
+        answer = await self.json(IAM_CREDENTIALS, "POST", f"{account}:signBlob", body=body)
+        try:
+            return signed_blob(answer)
+        except ValueError as problem:
+            raise NoAnswerError(f"signBlob answered without a signature: {problem}") from problem
 
     async def json(
         self,

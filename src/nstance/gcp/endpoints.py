@@ -21,6 +21,7 @@ STORAGE = Service("storage", "/storage/v1")
 SECRETS = Service("secretmanager", "/v1")
 KMS = Service("cloudkms", "/v1")
 IAM = Service("iam", "/v1")
+IAM_CREDENTIALS = Service("iamcredentials", "/v1")
 PROJECTS = Service("cloudresourcemanager", "/v1")
 
 

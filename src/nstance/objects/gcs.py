@@ -19,6 +19,7 @@ from nstance.clock import SystemClock
 from nstance.gcp.client import Answer, Call, GoogleClient, Reply
 from nstance.gcp.endpoints import STORAGE, endpoint
 from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError
+from nstance.gcp.signed_urls import signed_url
 from nstance.objects import errors, keys
 from nstance.objects.port import MAX_READ, Head, Key, Stored, Version, check_size
 
@@ -50,8 +51,9 @@ class GcsStore:
         self._bucket = urllib.parse.quote(bucket, safe="")
         self._timeout = timeout
         is_emulator = not endpoint_url and bool(environment.get("STORAGE_EMULATOR_HOST"))
+        self._clock = SystemClock()
         self._client = GoogleClient(
-            clock=SystemClock(), endpoint_url=url, environment=environment, is_anonymous=is_emulator
+            clock=self._clock, environment={**environment, STORAGE.variable: url}, is_anonymous=is_emulator
         )
 
     def __repr__(self) -> str:
@@ -128,6 +130,18 @@ class GcsStore:
                 raise errors.UnavailableError(f"list {prefix}* in {self._name} repeats a page: it is not complete")
             seen.add(token)
             query["pageToken"] = token
+
+    async def sign_url(self, key: Key, *, seconds: float) -> str:
+        keys.check(key)
+        with self._reading(f"sign {key}"):
+            return await signed_url(
+                self._client.url(STORAGE),
+                f"/{self._bucket}/{urllib.parse.quote(key, safe='/~')}",
+                account=await self._client.account(),
+                sign=self._client.sign,
+                now=self._clock.wall(),
+                seconds=seconds,
+            )
 
     async def close(self) -> None:
         await self._client.close()

@@ -52,6 +52,7 @@ class JournalState:
     since_snapshot: int = 0  # bytes of slots after it
     groups: dict[GroupKey, GroupRecord] = field(default_factory=dict)
     drainers: set[TenantId] = field(default_factory=set)  # tenants with a drainer
+    head: str = slots.FIRST_LINK  # the checksum of slot `tail`; empty if that is not known
 
     def apply(self, slot: slots.Slot, size: int) -> None:
         if slot.number != self.tail + 1:
@@ -63,6 +64,7 @@ class JournalState:
             slots.apply_groups(self.groups, entry.groups)
             slots.apply_drainers(self.drainers, entry.drainers)
         self.tail = slot.number
+        self.head = slot.checksum
         self.epoch = slot.epoch
         self.since_snapshot += size
 
@@ -120,6 +122,7 @@ class Journal:
                 snapshot=number,
                 groups=dict(snapshot.groups),
                 drainers=set(snapshot.drainers),
+                head=snapshot.head,
             )
             break
         await self._catch_up(state, on_slot)
@@ -327,8 +330,9 @@ class Writer:
     async def _append(self, entries: list[slots.Entry]) -> None:
         number, op = self._state.tail + 1, f"{self._rng.bits(96):024x}"
         at = round(self._journal.clock.wall(), 3)
-        body = slots.encode_slot(
-            number=number, epoch=self._epoch, op=op, at=at, entries=[slots.encode_entry(e) for e in entries]
+        previous, encoded = self._state.head, [slots.encode_entry(entry) for entry in entries]
+        body, checksum = slots.seal_slot(
+            number=number, epoch=self._epoch, op=op, at=at, entries=encoded, previous=previous
         )
         if len(body) > SLOT_LIMIT:
             raise errors.PermissionDeniedError(
@@ -348,7 +352,15 @@ class Writer:
             raise slots.DamagedError(
                 f"journal slot {number} is taken by an object that Nstance did not write: {problem}"
             ) from problem
-        slot = slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries))
+        slot = slots.Slot(
+            number=number,
+            epoch=self._epoch,
+            op=op,
+            at=at,
+            entries=tuple(entries),
+            previous=previous,
+            checksum=checksum,
+        )
         self._state.apply(slot, len(body))
         self._on_append(slot)
 
@@ -385,6 +397,7 @@ class Writer:
             instances=dict(state.instances),
             groups=dict(state.groups),
             drainers=frozenset(state.drainers),
+            head=state.head,
         )
         op = f"{self._rng.bits(96):024x}"
         body = await _encode_snapshot(snapshot, op=op)

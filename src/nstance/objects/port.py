@@ -91,5 +91,7 @@ class UrlSigner(Protocol):
 async def sign_url(store: ObjectStore, key: Key, *, seconds: float) -> str:
     """Raises PermissionDeniedError if the store cannot sign URLs, UnavailableError."""
     if not isinstance(store, UrlSigner):
-        raise errors.PermissionDeniedError(f"expected a store that signs URLs (s3), found {store!r}; use a URL instead")
+        raise errors.PermissionDeniedError(
+            f"expected a store that signs URLs (s3, gcs), found {store!r}; use a URL instead"
+        )
     return await store.sign_url(key, seconds=seconds)

@@ -2,6 +2,9 @@
 
 Canonical JSON with a checksum over everything else. Unreadable data is never skipped and never read as empty: a flipped
 bit, a truncated object or a newer version stops the reader with a message that names the object and the reason.
+
+Each slot also holds the checksum of the slot before it, and a snapshot that of its slot. Servers do not read this chain:
+`nstance-admin audit verify` does. Slots of older versions have no link.
 """
 
 import hashlib
@@ -26,6 +29,7 @@ from nstance.model.instance import Change, Instance, Put, Remove
 from nstance.model.rollout import GroupRecord
 
 VERSION = 1
+FIRST_LINK = "0" * 64  # of slot 1, which follows no slot
 _FIRST = re.compile(rb'\{"at":(\d+(?:\.\d+)?),"')
 
 
@@ -60,6 +64,8 @@ class Slot:
     op: str
     at: float
     entries: tuple[Entry, ...]
+    previous: str = ""  # the checksum of the slot before; empty in slots of older versions
+    checksum: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,7 @@ class Snapshot:
     instances: Mapping[InstanceId, Instance]
     groups: Mapping[GroupKey, GroupRecord] = field(default_factory=dict)
     drainers: frozenset[TenantId] = frozenset()  # tenants that have a drainer
+    head: str = ""  # the checksum of its slot; empty in snapshots of older versions
 
 
 def apply(instances: dict[InstanceId, Instance], changes: Sequence[Change]) -> None:
@@ -114,13 +121,23 @@ def _encode_why(why: LoggedReason) -> dict[str, str]:
     return {"code": why.code, "message": why.message, "instance": why.instance} | about
 
 
-def encode_slot(*, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]]) -> bytes:
+def encode_slot(
+    *, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]], previous: str = ""
+) -> bytes:
     """`entries` come from `encode_entry`."""
-    return _sealed({"v": VERSION, "slot": number, "epoch": epoch, "op": op, "at": at, "entries": list(entries)})
+    return seal_slot(number=number, epoch=epoch, op=op, at=at, entries=entries, previous=previous)[0]
+
+
+def seal_slot(
+    *, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]], previous: str
+) -> tuple[bytes, str]:
+    """The slot and its checksum."""
+    value = {"v": VERSION, "slot": number, "epoch": epoch, "op": op, "at": at, "entries": list(entries)}
+    return _sealed(value | ({"previous": previous} if previous else {}))
 
 
 def decode_slot(number: int, body: bytes) -> Slot:
-    raw = _opened(f"journal slot {number}", body)
+    raw, checksum = _opened(f"journal slot {number}", body)
     try:
         if raw["slot"] != number:
             raise DamagedError(f"journal slot {number} contains slot {raw['slot']}")
@@ -129,6 +146,8 @@ def decode_slot(number: int, body: bytes) -> Slot:
             epoch=int(raw["epoch"]),
             op=str(raw["op"]),
             at=float(raw["at"]),
+            previous=str(raw.get("previous", "")),
+            checksum=checksum,
             entries=tuple(
                 Entry(
                     id=str(e["id"]),
@@ -158,6 +177,7 @@ def snapshot_pieces(snapshot: Snapshot, *, op: str) -> Iterator[bytes]:
         {"at": snapshot.at, "epoch": snapshot.epoch}
         | ({"groups": [encode_group(g) for _, g in sorted(snapshot.groups.items())]} if snapshot.groups else {})
         | ({"drainers": sorted(snapshot.drainers)} if snapshot.drainers else {})
+        | ({"head": snapshot.head} if snapshot.head else {})
     )
     head = canonical(first)[:-1] + b',"instances":['
     last: dict[str, Any] = {"op": op, "slot": snapshot.number, "v": VERSION}
@@ -172,7 +192,7 @@ def snapshot_pieces(snapshot: Snapshot, *, op: str) -> Iterator[bytes]:
 
 
 def decode_snapshot(number: int, body: bytes) -> Snapshot:
-    raw = _opened(f"snapshot {number}", body)
+    raw, _ = _opened(f"snapshot {number}", body)
     try:
         if raw["slot"] != number:
             raise DamagedError(f"snapshot {number} contains snapshot {raw['slot']}")
@@ -185,6 +205,7 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
             instances={i.id: i for i in instances},
             groups={g.key: g for g in groups},
             drainers=frozenset(TenantId(str(tenant)) for tenant in raw.get("drainers", ())),
+            head=str(raw.get("head", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise DamagedError(f"snapshot {number}: {_explain(problem)}") from problem
@@ -199,11 +220,13 @@ def claimed_time(number: int, body: bytes) -> float:
         raise DamagedError(f"snapshot {number} has no time: {problem!r}") from problem
 
 
-def _sealed(value: dict[str, Any]) -> bytes:
-    return canonical(value | {"sha256": hashlib.sha256(canonical(value)).hexdigest()})
+def _sealed(value: dict[str, Any]) -> tuple[bytes, str]:
+    checksum = hashlib.sha256(canonical(value)).hexdigest()
+    return canonical(value | {"sha256": checksum}), checksum
 
 
-def _opened(what: str, body: bytes) -> dict[str, Any]:
+def _opened(what: str, body: bytes) -> tuple[dict[str, Any], str]:
+    """The content and its checksum."""
     try:
         raw = json.loads(body)
         checksum = raw.pop("sha256")
@@ -215,7 +238,7 @@ def _opened(what: str, body: bytes) -> dict[str, Any]:
         raise DamagedError(f"{what} has a wrong checksum: it was changed or damaged")
     if version != VERSION:
         raise DamagedError(f"{what} has version {version}, this program supports version {VERSION}: upgrade it")
-    return dict(raw)
+    return dict(raw), found
 
 
 def _explain(problem: Exception) -> str:

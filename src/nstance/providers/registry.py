@@ -17,13 +17,14 @@ class Place:
     """Where a cloud runs the VMs, the address that its leader gets, and the secrets that its API may need."""
 
     region: str = ""
+    zone: str = ""
     leader_address: port.FixedAddress | None = None
     read_secret: Callable[[str], Awaitable[bytes]] | None = (
         None  # from the cluster's secret store; raises ProviderError
     )
 
 
-KINDS = ("memory", "mock", "process", "tmux", "qemu", "aws", "gcp", "proxmox")
+KINDS = ("memory", "mock", "process", "tmux", "qemu", "aws", "gcp", "google", "proxmox")
 
 
 def open_provider(
@@ -51,10 +52,8 @@ def open_provider(
             return _aws(parsed, scope, clock, server, place)
         case "proxmox":
             return _proxmox(parsed, scope, clock, place)
-        case "gcp":
-            raise errors.PermanentError(
-                f"provider {kind!r} is not built yet; use one of aws, memory, process, proxmox, qemu, tmux"
-            )
+        case "gcp" | "google":
+            return _gcp(parsed, scope, clock, place or Place())
     near = difflib.get_close_matches(kind, KINDS, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
     raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
@@ -92,6 +91,18 @@ def _aws(options: Options, scope: port.Scope, clock: clocks.Clock, server: str, 
     )
     options.finish()
     return open_aws(scope, settings, place.leader_address, clock=clock, server=server)
+
+
+def _gcp(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:
+    from nstance.providers.gcp.provider import GcpSettings, open_gcp
+
+    settings = GcpSettings(
+        zone=place.zone,
+        project=options.text("project_id") or "",
+        endpoint=options.text("endpoint") or options.text("endpoint_url") or "",
+    )
+    options.finish()
+    return open_gcp(scope, settings, place.leader_address, clock=clock)
 
 
 def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Instances:

@@ -11,6 +11,9 @@ from nstance.secretstore import errors, port, sealing
 from nstance.secretstore.aws import key_sources
 from nstance.secretstore.aws.clients import AwsClients
 from nstance.secretstore.aws.parameter_store import hierarchy
+from nstance.secretstore.gcp import key_sources as google_sources
+from nstance.secretstore.gcp.clients import GoogleClients
+from nstance.secretstore.gcp.secret_manager import secret_id
 
 DEFAULT_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
 
@@ -24,6 +27,7 @@ class KeySource(Enum):
     AWS_PARAMETER_STORE = "aws-parameter-store"
     AWS_KMS = "aws-kms"
     GOOGLE_SECRET_MANAGER = "google-secret-manager"
+    GOOGLE_KMS = "google-kms"
 
 
 class Location(Protocol):
@@ -42,20 +46,28 @@ class KeyLocation:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class KeyClients:
+    """The clients of clouds that keep keys."""
+
+    aws: AwsClients
+    google: GoogleClients
+
+
 async def read_keyring(
-    current: Location, old: Sequence[Location], *, environment: Mapping[str, str], aws: AwsClients
+    current: Location, old: Sequence[Location], *, environment: Mapping[str, str], clients: KeyClients
 ) -> sealing.Keyring:
     """Raises BadKeyError for a missing or malformed key, and other errors if a store of keys cannot be read."""
     first, *rest = [
         key
         for location in (current, *old)
-        for key in await read_key(location.provider, location.source, environment=environment, aws=aws)
+        for key in await read_key(location.provider, location.source, environment=environment, clients=clients)
     ]
     return sealing.Keyring(first, tuple(rest))
 
 
 async def read_key(
-    provider: str, source: str = "", *, environment: Mapping[str, str], aws: AwsClients
+    provider: str, source: str = "", *, environment: Mapping[str, str], clients: KeyClients
 ) -> tuple[bytes, ...]:
     """The key, then older values that the source still has. `source` is the name of a variable, file, secret or parameter,
     or an encrypted data key."""
@@ -71,14 +83,16 @@ async def read_key(
     if provider == KeySource.FILE.value:
         return (_parse(_read_file(source), source),)
     if provider == KeySource.AWS_SECRETS_MANAGER.value:
-        return await key_sources.read_secret_key(aws, source)
+        return await key_sources.read_secret_key(clients.aws, source)
     if provider == KeySource.AWS_PARAMETER_STORE.value:
-        return await key_sources.read_parameter_key(aws, source)
+        return await key_sources.read_parameter_key(clients.aws, source)
     if provider == KeySource.AWS_KMS.value:
-        return await key_sources.unwrap_data_key(aws, source)
-    known = ", ".join(kind.value for kind in KeySource)
+        return await key_sources.unwrap_data_key(clients.aws, source)
     if provider == KeySource.GOOGLE_SECRET_MANAGER.value:
-        raise errors.BadKeyError(f"the key provider {provider!r} is not built yet; use another one of {known}")
+        return await google_sources.read_secret_key(clients.google, source)
+    if provider == KeySource.GOOGLE_KMS.value:
+        return await google_sources.unwrap_data_key(clients.google, source)
+    known = ", ".join(kind.value for kind in KeySource)
     raise errors.BadKeyError(f"expected a key provider of {known}, found {provider!r}")
 
 
@@ -88,16 +102,20 @@ def stored_key(kind: str, prefix: str) -> KeyLocation | None:
         return KeyLocation(kind, prefix + port.ENCRYPTION_KEY)
     if kind == KeySource.AWS_PARAMETER_STORE.value:
         return KeyLocation(kind, hierarchy(prefix) + port.ENCRYPTION_KEY)
+    if kind == KeySource.GOOGLE_SECRET_MANAGER.value:
+        return KeyLocation(kind, secret_id(prefix + port.ENCRYPTION_KEY))
     return None
 
 
-async def create_stored_key(location: Location, aws: AwsClients) -> None:
+async def create_stored_key(location: Location, clients: KeyClients) -> None:
     """A new key where `stored_key` says, unless another server was faster."""
     with contextlib.suppress(errors.AlreadyExistsError):
         if location.provider == KeySource.AWS_SECRETS_MANAGER.value:
-            await key_sources.create_secret_key(aws, location.source)
+            await key_sources.create_secret_key(clients.aws, location.source)
+        elif location.provider == KeySource.GOOGLE_SECRET_MANAGER.value:
+            await google_sources.create_secret_key(clients.google, location.source)
         else:
-            await key_sources.create_parameter_key(aws, location.source)
+            await key_sources.create_parameter_key(clients.aws, location.source)
 
 
 def _read_file(path: str) -> bytes:

@@ -9,9 +9,10 @@ from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import env, errors, file, port, sealed, sealing
-from nstance.secretstore.aws.clients import AwsClients
 from nstance.secretstore.aws.parameter_store import ParameterStore
 from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
+from nstance.secretstore.gcp.secret_manager import SecretManagerStore
+from nstance.secretstore.keys import KeyClients
 
 
 class StoreKind(Enum):
@@ -28,7 +29,7 @@ class Backends:
     """What secret stores are built on."""
 
     objects: ObjectStore
-    aws: AwsClients
+    clients: KeyClients
     environment: Mapping[str, str]
     rng: Rng
 
@@ -74,10 +75,10 @@ def open_store(
     if kind == StoreKind.ENV.value:
         return env.EnvStore(backends.environment, prefix=prefix or env.DEFAULT_PREFIX)
     if kind == StoreKind.AWS_SECRETS_MANAGER.value:
-        return SecretsManagerStore(backends.aws, prefix=cloud_prefix(prefix, cluster))
+        return SecretsManagerStore(backends.clients.aws, prefix=cloud_prefix(prefix, cluster))
     if kind == StoreKind.AWS_PARAMETER_STORE.value:
-        return ParameterStore(backends.aws, prefix=cloud_prefix(prefix, cluster))
-    known = ", ".join(each.value for each in StoreKind)
+        return ParameterStore(backends.clients.aws, prefix=cloud_prefix(prefix, cluster))
     if kind == StoreKind.GOOGLE_SECRET_MANAGER.value:
-        raise errors.PermanentError(f"the secret store {kind!r} is not built yet; use another one of {known}")
+        return SecretManagerStore(backends.clients.google, prefix=cloud_prefix(prefix, cluster))
+    known = ", ".join(each.value for each in StoreKind)
     raise errors.PermanentError(f"expected a secret store of {known}, found {kind!r}")

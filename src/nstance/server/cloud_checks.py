@@ -59,6 +59,10 @@ async def find_cloud_faults(
                 one = LoadBalancer(name, (arn,))
                 path: Path = ("load_balancers", name, "target_group_arns", number)
                 lookups.append(look_up(path, "target group", lambda one=one: balancers.list_targets(one)))  # type: ignore[misc]
+            if balancer.instance_group_name:
+                group = LoadBalancer(name, instance_group_name=balancer.instance_group_name)
+                path = ("load_balancers", name, "instance_group_name")
+                lookups.append(look_up(path, "instance group", lambda group=group: balancers.list_targets(group)))  # type: ignore[misc]
     await asyncio.gather(*lookups)
     images = await _images(settings, can.images, look_up)
     if can.preflight is None:

@@ -46,6 +46,7 @@ def _place(settings: Settings, secret_store: SecretStore | None) -> Place:
     network = settings.shard.leader_network
     return Place(
         region=settings.shard.infra.region,
+        zone=settings.shard.infra.zone,
         leader_address=FixedAddress(network.ip, network.ip6, network.interface_id) if network is not None else None,
         read_secret=functools.partial(read_secret, secret_store) if secret_store is not None else None,
     )

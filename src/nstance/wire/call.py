@@ -4,6 +4,7 @@ An error status comes back as its GRPCError; everything that means "no answer" a
 answer does not mean that nothing was done.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from nstance.wire.status import UnreachableError
 PERSON_HEADER = "nstance-person"
 ROLE_HEADER = "nstance-role"
 TENANT_HEADER = "nstance-tenant"
+# What an operator may say about a person. Other names are left out of the history.
+PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+:/-]{0,95}")
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

@@ -15,6 +15,7 @@ from nstance.secretstore.aws.parameter_store import ParameterStore
 from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
 from support import moto_server
 from support.aws_faults import AwsFaults, Fault, serve_faults
+from support.key_clients import key_clients
 
 FIRST, SECOND = b"1" * 32, b"2" * 32
 CLUSTER = ClusterId("prod")
@@ -42,7 +43,7 @@ async def clients(aws: AwsFaults, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def read(clients: AwsClients, provider: str, source: str) -> tuple[bytes, ...]:
-    return await keys.read_key(provider, source, environment={}, aws=clients)
+    return await keys.read_key(provider, source, environment={}, clients=key_clients(clients))
 
 
 async def test_a_new_value_in_secrets_manager_rotates_the_key(clients: AwsClients) -> None:

@@ -18,6 +18,7 @@ from nstance.server.identity import trust
 from support import moto_server
 from support.aws_faults import AwsFaults, Fault, serve_faults
 from support.eventually import eventually
+from support.key_clients import key_clients
 
 PLACES = authorities.Places("cluster/")
 OLD, NEW = b"1" * 32, b"2" * 32
@@ -59,11 +60,11 @@ async def test_the_first_server_creates_the_key_in_the_store(
 ) -> None:
     async with World(tmp_path, with_secrets(provider=kind)) as world:
         await world.start(insecure_dev=False)
-        key = (await keys.read_key(kind, name, environment={}, aws=clients))[0]
+        key = (await keys.read_key(kind, name, environment={}, clients=key_clients(clients)))[0]
         sealed_ca = world.store.contents()[PLACES.sealed_ca]
         assert sealing.Keyring(key).open(sealed_ca, cluster=CLUSTER, name=PLACES.sealed_ca)
         await world.start("b", lead=False, insecure_dev=False)
-        assert await keys.read_key(kind, name, environment={}, aws=clients) == (key,)
+        assert await keys.read_key(kind, name, environment={}, clients=key_clients(clients)) == (key,)
 
 
 async def test_a_lost_key_is_never_replaced_by_a_new_one(
@@ -72,7 +73,7 @@ async def test_a_lost_key_is_never_replaced_by_a_new_one(
     """The CA was sealed with it: with another key every VM would be cut off."""
     async with World(tmp_path, with_secrets(provider="aws-secrets-manager")) as world:
         await (await world.start(insecure_dev=False)).stop()
-        key = (await keys.read_key("aws-secrets-manager", KEY_NAME, environment={}, aws=clients))[0]
+        key = (await keys.read_key("aws-secrets-manager", KEY_NAME, environment={}, clients=key_clients(clients)))[0]
         moto_server.reset(aws.moto)
         before = world.store.contents()[PLACES.sealed_ca]
         starting = asyncio.create_task(world.start("b", insecure_dev=False))
@@ -113,7 +114,7 @@ async def test_a_rotated_key_needs_no_restart(
         assert await files.get("db") == b"v1"
         await secrets_manager.put("key", NEW)
         ring = await keys.read_keyring(
-            keys.KeyLocation("aws-secrets-manager", "nstance/key"), [], environment={}, aws=clients
+            keys.KeyLocation("aws-secrets-manager", "nstance/key"), [], environment={}, clients=key_clients(clients)
         )
         vault = authorities.vault(world.store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=world.rng)
         assert set(await rotation.rekey(vault, PLACES)) == {PLACES.sealed_ca, PLACES.nonce_key, "cluster/secret/db"}

@@ -88,8 +88,8 @@ def substitute(text: str, variables: dict[str, str]) -> str:
     """As clusterctl does it; the tests with the real program check that."""
 
     def value(match: re.Match[str]) -> str:
-        name, default = match[1], match[2]
-        assert name in variables or default is not None, f"{name} is required"
-        return variables.get(name) or default
+        found = variables.get(match[1]) or match[2]
+        assert found, f"{match[1]} is required"  # also if its default is empty
+        return found
 
     return re.sub(r"\$\{(\w+)(?::=([^}]*))?\}", value, text)

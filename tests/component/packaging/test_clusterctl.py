@@ -121,7 +121,6 @@ def check_topology(made: list[Manifest], generated: list[Manifest]) -> None:
         "group": "workers",
         "shards": ["dev-1", "dev-2"],
         "template": "worker",
-        "instanceType": "",
     }
     assert topology["workers"]["machinePools"] == [{"class": "workers", "name": "workers", "replicas": 3}]
 

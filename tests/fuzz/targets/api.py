@@ -42,8 +42,8 @@ LIFE = 150  # inputs of one world
 class _Stream:
     """One message, then silence."""
 
-    def __init__(self, kind: Any, body: bytes, peer: object) -> None:
-        self._kind, self._body = kind, body
+    def __init__(self, kind: Any, body: bytes, peer: object, rpc: str = "") -> None:
+        self._kind, self._body, self.rpc = kind, body, rpc
         self._read = False
         self._stream = SimpleNamespace(connection=SimpleNamespace(peer=peer))
         self.metadata: dict[str, str] = {}
@@ -149,7 +149,7 @@ class Shard:
             self._run(self._register(method, body))
         elif method in self.methods:
             handler, peer = self.methods[method]
-            self._run(handler.func(_Stream(handler.request_type, body, peer())))
+            self._run(handler.func(_Stream(handler.request_type, body, peer(), method.decode())))
 
     async def _register(self, method: bytes, body: bytes) -> None:
         kind: Any = registration_pb2.RegisterAgentRequest

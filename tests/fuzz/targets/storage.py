@@ -54,7 +54,9 @@ def journal_slot(data: bytes) -> None:
         for entry in slot.entries:
             slots.apply(instances, entry.changes)
         encoded = [slots.encode_entry(entry) for entry in slot.entries]
-        again = slots.encode_slot(number=7, epoch=slot.epoch, op=slot.op, at=slot.at, entries=encoded)
+        again = slots.encode_slot(
+            number=7, epoch=slot.epoch, op=slot.op, at=slot.at, entries=encoded, previous=slot.previous
+        )
         if slots.decode_slot(7, again) != slot:
             raise Broken("a slot does not survive being written") from None
 

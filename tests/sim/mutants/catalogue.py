@@ -1,5 +1,6 @@
 """The defects. Those of rollouts are in `rollouts`."""
 
+from sim.mutants.access import ACCESS
 from sim.mutants.capacity import CAPACITY
 from sim.mutants.mutant import Mutant
 from sim.mutants.on_prem import ON_PREM
@@ -48,6 +49,7 @@ BOOT_HEALTH = ("tests/component/test_server_boot_health.py",)
 CATALOGUE: tuple[Mutant, ...] = (
     *ON_PREM,
     *UNKNOWN_VMS,
+    *ACCESS,
     # ---- journal
     Mutant(
         "no-fence",

@@ -99,7 +99,7 @@ class StandIn:
 
     def environment(self, **more: str) -> dict[str, str]:
         """The variables of a server on a VM of this cloud."""
-        services = ("COMPUTE", "STORAGE", "SECRETMANAGER", "CLOUDKMS", "IAM", "CLOUDRESOURCEMANAGER")
+        services = ("COMPUTE", "STORAGE", "SECRETMANAGER", "CLOUDKMS", "IAM", "CLOUDRESOURCEMANAGER", "IAMCREDENTIALS")
         overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": self.url for name in services}
         return {"GCE_METADATA_HOST": self.url.removeprefix("http://"), "HOME": "/nonexistent", **overrides, **more}
 

@@ -42,7 +42,8 @@ READING = (
     "config diff, config status, group list, group show, group plan, group history, instance list, instance show, "
     "instance logs, top, context list, context show, "
     "events, status, wait, doctor, serve, completion, cluster operators, cluster ca show, cluster nonce-key show, "
-    "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup"
+    "cluster secret get, cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup, "
+    "token list, audit list, audit export, audit verify"
 )
 
 

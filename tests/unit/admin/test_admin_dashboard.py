@@ -8,6 +8,7 @@ from nstance.admin.http.rate_limit import MAX_CLIENTS, Rate, RateLimit
 from nstance.admin.http.sessions import LIFE_SECONDS, Sessions
 from nstance.admin.shard import alarms
 from nstance.model.decision import ReasonCode
+from nstance.model.roles import Role
 from nstance.sim.forecasting.scenarios import SCENARIOS
 from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
@@ -108,12 +109,12 @@ def test_what_needs_attention_the_worst_first() -> None:
 def test_sessions_end_and_belong_to_their_process() -> None:
     clock = HandClock()
     sessions, other = Sessions(clock, SeededRng("one")), Sessions(clock, SeededRng("two"))
-    session = sessions.create("ada", can_change=True)
+    session = sessions.create("ada", Role.OPERATOR)
     cookie = sessions.cookie(session)
     assert sessions.read(cookie) == session
     assert other.read(cookie) is None
     assert sessions.has_token(session, sessions.csrf_token(session))
-    assert not sessions.has_token(sessions.create("ada", can_change=True), sessions.csrf_token(session))
+    assert not sessions.has_token(sessions.create("ada", Role.OPERATOR), sessions.csrf_token(session))
     for wrong in ("", ".", "a.b", cookie + "0", cookie[1:], "x" * 5000):
         assert sessions.read(wrong) is None
     clock.now += LIFE_SECONDS + 1

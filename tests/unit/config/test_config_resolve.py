@@ -22,7 +22,7 @@ NEW = GroupKey(TenantId("default"), GroupName("new"))
 BASE: dict[str, Any] = {
     "cluster": {"id": "c"},
     "shard": {
-        "infra": {"provider": "gcp"},
+        "infra": {"provider": "memory"},
         "subnet_pools": {"p": ["s1", "s2"], "q": ["s3"]},
         "dynamic_subnet_pools": ["q"],
         "default_drain_timeout": "7m",

@@ -184,7 +184,7 @@ async def test_a_newer_version_stops_the_reader() -> None:
     store = await filled(1)
     store.tamper(
         slot_key(3),
-        slots._sealed({"v": 2, "slot": 3, "epoch": 1, "op": "x", "at": 1.0, "entries": []}),
+        slots._sealed({"v": 2, "slot": 3, "epoch": 1, "op": "x", "at": 1.0, "entries": []})[0],
     )
     with pytest.raises(slots.DamagedError, match="upgrade"):
         await open_journal(store).load()

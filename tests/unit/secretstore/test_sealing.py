@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.clock import SystemClock, SystemRng
+from nstance.clock import SystemRng
 from nstance.model.ids import ClusterId
 from nstance.secretstore import errors, keys, kinds, sealing
-from nstance.secretstore.aws.clients import AwsClients
+from support.key_clients import key_clients
 
 CLUSTER = ClusterId("prod")
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
@@ -142,15 +142,15 @@ def test_a_ring_takes_only_keys_of_32_bytes() -> None:
             sealing.Keyring(*ring)
 
 
-AWS = AwsClients(region="", clock=SystemClock(), rng=CHANCE, environment={})
+CLIENTS = key_clients()
 
 
 async def test_key_sources(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(KEY)
-    assert await keys.read_key("file", str(path), environment={}, aws=AWS) == (KEY,)
-    assert await keys.read_key("env", environment={"NSTANCE_ENCRYPTION_KEY": KEY.hex()}, aws=AWS) == (KEY,)
-    assert await keys.read_key("env", "MY_KEY", environment={"MY_KEY": KEY.hex()}, aws=AWS) == (KEY,)
+    assert await keys.read_key("file", str(path), environment={}, clients=CLIENTS) == (KEY,)
+    assert await keys.read_key("env", environment={"NSTANCE_ENCRYPTION_KEY": KEY.hex()}, clients=CLIENTS) == (KEY,)
+    assert await keys.read_key("env", "MY_KEY", environment={"MY_KEY": KEY.hex()}, clients=CLIENTS) == (KEY,)
 
 
 async def test_a_ring_of_keys_from_several_sources(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_ring_of_keys_from_several_sources(tmp_path: Path) -> None:
         keys.KeyLocation("env", "MY_KEY"),
         [keys.KeyLocation("file", str(path))],
         environment={"MY_KEY": NEW.hex()},
-        aws=AWS,
+        clients=CLIENTS,
     )
     assert (ring.current, ring.old) == (NEW, (KEY,))
 
@@ -175,19 +175,20 @@ async def test_a_ring_of_keys_from_several_sources(tmp_path: Path) -> None:
         ("aws-secrets-manager", "", "needs the name of the secret"),
         ("aws-parameter-store", "", "needs the name of the secret"),
         ("aws-kms", "no base64!", "expected an encrypted data key in base64"),
-        ("google-secret-manager", "x", "not built yet"),
+        ("google-secret-manager", "", "needs the name of the secret"),
+        ("google-kms", "no key", "expected projects/"),
         ("vault", "x", "expected a key provider of env, file"),
     ],
 )
 async def test_key_sources_that_have_none(provider: str, source: str, says: str) -> None:
     with pytest.raises(errors.BadKeyError, match=says):
-        await keys.read_key(provider, source, environment={"WRONG": "hunter2"}, aws=AWS)
+        await keys.read_key(provider, source, environment={"WRONG": "hunter2"}, clients=CLIENTS)
 
 
 @pytest.mark.parametrize("provider", ["aws-secrets-manager", "aws-parameter-store"])
 async def test_without_a_region_aws_is_not_asked(provider: str) -> None:
     with pytest.raises(errors.PermanentError, match=r"set cluster\.secrets\.region or AWS_REGION"):
-        await keys.read_key(provider, "x", environment={}, aws=AWS)
+        await keys.read_key(provider, "x", environment={}, clients=CLIENTS)
 
 
 def test_without_a_key_nothing_is_sealed_unless_requested() -> None:

@@ -18,6 +18,7 @@ from nstance.objects import open as stores
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import keys, kinds, port, sealing
 from nstance.secretstore.aws.clients import AwsClients
+from nstance.secretstore.gcp.clients import GoogleClients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class ClusterStorage:
     places: opening.Places
     clock: Clock
     rng: Rng
-    aws: AwsClients
+    clients: keys.KeyClients
 
     async def cluster(self) -> ClusterId:
         found = await self.owner()
@@ -82,7 +83,7 @@ class ClusterStorage:
         needs_cluster = sealed or (self._is_cloud and not prefix)
         return kinds.open_store(
             target.secrets,
-            kinds.Backends(objects=self.store, aws=self.aws, environment=os.environ, rng=self.rng),
+            kinds.Backends(objects=self.store, clients=self.clients, environment=os.environ, rng=self.rng),
             prefix=prefix,
             cluster=await self.cluster() if needs_cluster else ClusterId(""),
             sealer=kinds.sealer(await self._keyring(), insecure_dev=target.insecure_dev) if sealed else None,
@@ -101,7 +102,7 @@ class ClusterStorage:
             key = keys.stored_key(self.target.secrets, prefix) or key
         elif is_default and self.target.insecure_dev:
             return None
-        return await keys.read_keyring(key, self.target.old_keys, environment=os.environ, aws=self.aws)
+        return await keys.read_keyring(key, self.target.old_keys, environment=os.environ, clients=self.clients)
 
 
 @contextlib.asynccontextmanager
@@ -125,11 +126,15 @@ async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator
     if target.dry_run:
         store = DryRunStore(store)
     clock, rng = SystemClock(), SystemRng()
-    aws = AwsClients(region="", clock=clock, rng=rng, environment=os.environ)
+    clients = keys.KeyClients(
+        aws=AwsClients(region="", clock=clock, rng=rng, environment=os.environ),
+        google=GoogleClients(project=target.secrets_project, clock=clock, rng=rng, environment=os.environ),
+    )
     try:
-        yield ClusterStorage(target=target, store=store, places=places, clock=clock, rng=rng, aws=aws)
+        yield ClusterStorage(target=target, store=store, places=places, clock=clock, rng=rng, clients=clients)
     finally:
-        await aws.close()
+        await clients.aws.close()
+        await clients.google.close()
         await store.close()
 
 

@@ -12,6 +12,8 @@ from nstance.admin.help import Choice, Command
 from nstance.admin.options import OBJECT_STORAGE, KeyLocation, Target, flag
 from nstance.admin.shard_flags import ShardSelection, all_shards_flags
 from nstance.config import addresses
+from nstance.model import roles
+from nstance.model.roles import Role
 
 if TYPE_CHECKING:
     from nstance.config.addresses import Address
@@ -23,7 +25,8 @@ LOOPBACK, ALL_INTERFACES = "127.0.0.1:8080", ":8080"
 EXAMPLES = """\
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993
 nstance-admin serve --servers us-west-2a=10.0.0.1:8993 --allow-changes --storage-bucket my-bucket
-nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --token-file token
+nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --tokens-file tokens.json
+nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --oidc-config oidc.json
 curl -H "Authorization: Bearer $(cat token)" 'https://admin.example:8443/v1/groups'
 """
 
@@ -67,8 +70,16 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )
 @flag("--tls-cert", type=_file, help="The certificate, in PEM. Browsers reject Ed25519.")
 @flag("--tls-key", type=_file, help="Its key.")
-@flag("--token-file", type=_file, help=f"The bearer token that clients must send; or {TOKEN_VARIABLE}.")
+@flag("--tokens-file", type=_file, help="Tokens of people with their roles and tenants, from `token create`.")
+@flag("--token-file", type=_file, help=f"One bearer token for all clients, without a role; or {TOKEN_VARIABLE}.")
+@flag("--oidc-config", type=_file, help="An identity provider, and what its groups may do; see docs/access.md.")
 @flag("--client-ca", type=_file, help="Accept clients with a certificate of this CA instead.")
+@flag(
+    "--client-role",
+    type=click.Choice(roles.NAMES),
+    default=Role.OPERATOR.value,
+    help="Of client certificates that carry no role of Nstance.",
+)
 @flag(
     "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
 )
@@ -88,15 +99,21 @@ def command(
     client_ca: Path | None,
     allow_changes: bool,
     access_log: str | None,
+    tokens_file: Path | None,
+    client_role: str,
+    oidc_config: Path | None,
     log_format: str,
     **storage: str | None,
 ) -> None:
     """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
 
-    An address that other machines can reach requires a TLS certificate, and a token or a client CA."""
+    An address that other machines can reach requires a TLS certificate, and tokens, a client CA or an identity provider."""
     from nstance.admin import errors
     from nstance.admin.event_loop import run
     from nstance.admin.http import access, server
+    from nstance.admin.http.oidc import settings
+    from nstance.admin.tokens import TokenFile
+    from nstance.clock import SystemClock
 
     if log_format == "json":
         output.log_notes()
@@ -109,10 +126,19 @@ def command(
         with token_file.open("rb") as file:
             token = file.read(MAX_TOKEN_FILE_BYTES).decode("utf-8", "replace").strip()
     guard = access.Access(
-        token=token, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca, allow_changes=allow_changes
+        token=token,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+        allow_changes=allow_changes,
+        tokens=TokenFile(tokens_file, SystemClock(), on_problem=output.note) if tokens_file is not None else None,
+        client_role=Role(client_role),
+        has_logins=oidc_config is not None,
     )
     try:
         guard.check(bind)
     except errors.CommandError as problem:
         raise click.UsageError(str(problem)) from None
-    run(server.serve(selection, bind, guard, server.ServeOptions(storage=_target(storage), access_log=access_log)))
+    oidc = settings.load(oidc_config) if oidc_config is not None else None
+    options = server.ServeOptions(storage=_target(storage), access_log=access_log, oidc=oidc)
+    run(server.serve(selection, bind, guard, options))

@@ -2,10 +2,11 @@
 let csrfToken = null;
 
 export class ApiError extends Error {
-  constructor(status, title, detail) {
+  constructor(status, title, detail, login) {
     super(detail);
     this.status = status;
     this.title = title;
+    this.login = login || {};
   }
 }
 
@@ -24,7 +25,7 @@ export async function call(path, { method = "GET", body, headers = {} } = {}) {
   }
   const content = await answer.json().catch(() => null);
   if (answer.ok && content) return content;
-  throw new ApiError(answer.status, content?.title || answer.statusText, content?.detail || `status ${answer.status}`);
+  throw new ApiError(answer.status, content?.title || answer.statusText, content?.detail || `status ${answer.status}`, content?.login);
 }
 
 export function query(values) {

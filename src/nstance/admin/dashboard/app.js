@@ -70,7 +70,7 @@ function App() {
   }
 
   if (!session) {
-    if (problem && problem.status === 401) return html`<${Login} onSession=${setSession} />`;
+    if (problem && problem.status === 401) return html`<${Login} onSession=${setSession} ways=${problem.login} />`;
     if (problem) return html`<main class="login"><${Problem} error=${problem} again=${begin} /></main>`;
     return html`<p class="boot">Loading…</p>`;
   }
@@ -108,7 +108,7 @@ function Header({ session, where, toggleTheme, onLogOut }) {
     <a class="brand" href="#/fleet"><img src="/dashboard/icon.svg" width="22" height="22" alt="" /><span>${session.cluster}</span></a>
     <nav aria-label="Pages">${PAGES.map(([name, title]) => html`<a key=${name} href=${`#/${name}`} aria-current=${current === name || (name === "fleet" && ["group", "instance"].includes(current)) ? "page" : undefined}>${title}</a>`)}</nav>
     <div class="top-right"><${Connection} />
-      ${!session.can_change && html`<span class="tag" title="Start nstance-admin serve with --allow-changes to act">read-only</span>`}
+      ${!session.can_change && html`<span class="tag" title=${session.role === "viewer" || session.role === "drainer" ? `Your role is ${session.role}` : "Start nstance-admin serve with --allow-changes to act"}>read-only</span>`}
       <button type="button" class="quiet" onClick=${toggleTheme} aria-label="Switch between light and dark">◐</button>
       ${session.person !== "local" && html`<button type="button" class="quiet" onClick=${onLogOut}>Log out</button>`}</div>
   </header>`;

@@ -1,14 +1,16 @@
 """Who may use the HTTP API and the dashboard, and who may change something.
 
-On a loopback address every local user has access. Elsewhere a client needs a bearer token or a client certificate, and
-TLS; a browser exchanges its token for a session. The trap is the browser: a foreign page can send requests to a loopback
-address too. So the Host must be a loopback name there, requests with a foreign Origin are rejected, and a browser's
-changes need the token of its session.
+On a loopback address every local user has access. Elsewhere a client needs a bearer token, a client certificate or an
+account of an identity provider, and TLS; a browser gets a session for it. Each gives a role and a tenant. The trap is the
+browser: a foreign page can send requests to a loopback address too. So the Host must be a loopback name there, requests
+with a foreign Origin are rejected, and a browser's changes need the token of its session.
 """
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -21,14 +23,20 @@ from aiohttp.typedefs import Middleware
 from nstance.admin import errors
 from nstance.admin.http import problems
 from nstance.admin.http.sessions import COOKIE, CSRF_HEADER, Session, Sessions
+from nstance.admin.tokens import Token, TokenFile
 from nstance.config.addresses import Address
+from nstance.model.ids import TenantId
+from nstance.model.roles import Role
+from nstance.pki import names, peer
 
 MIN_TOKEN_LENGTH, MAX_TOKEN_LENGTH = 16, 1024
 V1 = "/v1/"
+WATCH = "/v1/watch"
 PAGES = "/dashboard/"
 PUBLIC_PATHS = frozenset({"/", "/health", "/openapi.json"})  # reveal nothing about the shards
-PUBLIC_V1_PATHS = frozenset({"/v1/openapi.json", "/v1/session"})
+PUBLIC_V1_PATHS = frozenset({"/v1/openapi.json", "/v1/session", "/v1/login", "/v1/login/callback"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+STREAM_CHECK_SECONDS = 10.0
 READ_ONLY = "this server is read-only: start it with `nstance-admin serve --allow-changes` to allow changes"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -52,11 +60,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who sent a request. `session` is set for a browser."""
+    """Who sent a request, and what may be done for them."""
 
     person: str
-    can_change: bool
-    session: Session | None = None
+    role: Role
+    allows_changes: bool  # by this server, whatever the role
+    tenant: TenantId | None = None  # None: that of this server
+    token: str = ""  # the ID of the token, if it has one
+    is_bearer: bool = False  # the request itself carries a token, which no browser sends on its own
+    session: Session | None = None  # of a browser
+
+    @property
+    def can_change(self) -> bool:
+        return self.allows_changes and self.role.allows(Role.OPERATOR)
 
 
 CALLER = web.RequestKey("caller", Caller)
@@ -69,13 +85,20 @@ class Access:
     tls_key: Path | None
     client_ca: Path | None
     allow_changes: bool = False
+    tokens: TokenFile | None = None
+    client_role: Role = Role.OPERATOR  # of client certificates that carry none
+    has_logins: bool = False  # with an identity provider
 
     def __repr__(self) -> str:
         return f"Access(token={'set' if self.token else None}, tls={self.tls_cert}, client_ca={self.client_ca})"
 
     @property
     def is_guarded(self) -> bool:
-        return self.token is not None or self.client_ca is not None
+        return self.has_tokens or self.client_ca is not None or self.has_logins
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.token is not None or self.tokens is not None
 
     def check(self, bind: Address) -> None:
         """Raises CommandError for a setup that would be open to everybody, or readable on the network."""
@@ -95,7 +118,7 @@ class Access:
             return
         missing = ["--tls-cert and --tls-key"] if self.tls_cert is None else []
         if not self.is_guarded:
-            missing.append("a token (--token-file or NSTANCE_ADMIN_TOKEN) or --client-ca")
+            missing.append("one of --tokens-file, --token-file (or NSTANCE_ADMIN_TOKEN), --client-ca and --oidc-config")
         if missing:
             raise errors.CommandError(
                 f"{bind} can be reached from other machines, which requires {', and '.join(missing)}; "
@@ -111,7 +134,7 @@ class Access:
             context.load_cert_chain(self.tls_cert, self.tls_key, password=_no_password)
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
-                context.verify_mode = ssl.CERT_OPTIONAL if self.token is not None else ssl.CERT_REQUIRED
+                context.verify_mode = ssl.CERT_OPTIONAL if self.has_tokens or self.has_logins else ssl.CERT_REQUIRED
         except FileNotFoundError:
             missing = [path for path in (self.tls_cert, self.tls_key, self.client_ca) if path and not path.exists()]
             raise errors.CommandError(f"there is no file {missing[0] if missing else self.tls_cert}") from None
@@ -120,23 +143,44 @@ class Access:
         return context
 
     def identify(self, request: web.Request) -> Caller | None:
-        """The caller by address, certificate or token; None for a stranger. Other ways to log in belong here."""
+        """The caller by address, certificate or token; None for a stranger."""
         if not self.is_guarded:
-            return self._caller("local") if is_loopback(_host(request)) else None
+            return self.caller("local", Role.ADMIN) if is_loopback(_host(request)) else None
         if self.client_ca is not None and request.transport:
             certificate = request.transport.get_extra_info("peercert")
             if certificate:
-                return self._caller(_common_name(certificate) or "certificate")
+                return self._certified(certificate, request.transport.get_extra_info("ssl_object").getpeercert(True))
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        return self.log_in(token.strip()) if kind.lower() == "bearer" else None
+        found = self.log_in(token.strip()) if kind.lower() == "bearer" else None
+        return replace(found, is_bearer=True) if found is not None else None
 
     def log_in(self, token: str) -> Caller | None:
-        if self.token is None or not hmac.compare_digest(_digest(token), _digest(self.token)):
-            return None
-        return self._caller("token")
+        if self.token is not None and hmac.compare_digest(_digest(token), _digest(self.token)):
+            return self.caller("token", Role.ADMIN)
+        found = self.tokens.find(token) if self.tokens is not None else None
+        return self._with_token(found) if found is not None else None
 
-    def _caller(self, person: str) -> Caller:
-        return Caller(person=person, can_change=self.allow_changes)
+    def resume(self, session: Session) -> Caller | None:
+        """The caller of a session; None if its token was revoked or has expired."""
+        if session.token:
+            token = self.tokens.get(session.token) if self.tokens is not None else None
+            return replace(self._with_token(token), session=session) if token is not None else None
+        return replace(self.caller(session.person, session.role, tenant=session.tenant), session=session)
+
+    def caller(self, person: str, role: Role, *, tenant: TenantId | None = None) -> Caller:
+        """`Role.ADMIN` without a tenant: all that the identity of this server may do."""
+        return Caller(person=person, role=role, tenant=tenant, allows_changes=self.allow_changes)
+
+    def _with_token(self, token: Token) -> Caller:
+        return replace(self.caller(token.person, token.role, tenant=token.tenant), token=token.id)
+
+    def _certified(self, certificate: Any, der: bytes) -> Caller | None:
+        """An operator's certificate of Nstance gives its role and tenant; that of an agent or a server gives nothing."""
+        try:
+            who = peer.identify(der)
+        except names.IdentityError:
+            return self.caller(_person(_common_name(certificate)) or "certificate", self.client_role)
+        return self.caller(who.id, who.role, tenant=who.tenant) if isinstance(who, names.Operator) else None
 
 
 def _digest(text: str) -> bytes:
@@ -147,6 +191,11 @@ def _common_name(certificate: Any) -> str:
     """Of a peer's certificate as `ssl` gives it."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else ""
+
+
+def _person(name: str) -> str:
+    """As the history can hold it."""
+    return re.sub(r"[^A-Za-z0-9@._+:/-]", "-", name).lstrip("@._+:/-")[:96]
 
 
 def _no_password() -> str:
@@ -176,12 +225,18 @@ def access_middleware(access: Access, sessions: Sessions) -> Middleware:
         origin = request.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != request.host:
             return rejected(request, 403, "requests from other sites are rejected")
-        caller = access.identify(request)
         is_v1 = request.path.startswith(V1)
-        session = sessions.read(request.cookies.get(COOKIE, "")) if is_v1 else None
-        if session is not None and (caller is not None or access.is_guarded):
-            caller = caller or Caller(person=session.person, can_change=session.can_change and access.allow_changes)
-            caller = replace(caller, session=session)
+
+        def identify() -> Caller | None:
+            caller = access.identify(request)
+            session = sessions.read(request.cookies.get(COOKIE, "")) if is_v1 else None
+            if session is None:
+                return caller
+            if caller is None and access.is_guarded:
+                return access.resume(session)
+            return replace(caller, session=session) if caller is not None else None
+
+        caller = identify()
         if caller is None and (not _is_public(request.path) or not access.is_guarded):
             if access.is_guarded:
                 message = "expected a bearer token or a client certificate"
@@ -189,22 +244,37 @@ def access_middleware(access: Access, sessions: Sessions) -> Middleware:
             return rejected(request, 403, "without a token only localhost has access: use that name")
         if caller is not None:
             request[CALLER] = caller
-            if is_v1 and _needs_csrf_token(request, access) and not _has_csrf_token(request, caller, sessions):
+            if is_v1 and _needs_csrf_token(request, caller) and not _has_csrf_token(request, caller, sessions):
                 return rejected(request, 403, f"expected the token of GET /v1/session in the header {CSRF_HEADER}")
-        return await handler(request)
+        is_stream = "text/event-stream" in request.headers.get("Accept", "") or request.path == WATCH
+        if caller is None or not is_stream:
+            return await handler(request)
+        return await _while_admitted(request, handler, lambda: identify() is not None)
 
     return check
+
+
+async def _while_admitted(
+    request: web.Request, handler: Handler, is_admitted: Callable[[], bool]
+) -> web.StreamResponse:
+    """A stream ends soon after the token or the session that it began with."""
+    task = asyncio.ensure_future(handler(request))
+    try:
+        while not (await asyncio.wait({task}, timeout=STREAM_CHECK_SECONDS))[0]:
+            if not is_admitted() and request.transport is not None:
+                request.transport.abort()
+        return await task
+    finally:
+        task.cancel()
 
 
 def _is_public(path: str) -> bool:
     return path in PUBLIC_PATHS or path in PUBLIC_V1_PATHS or path.startswith(PAGES)
 
 
-def _needs_csrf_token(request: web.Request, access: Access) -> bool:
+def _needs_csrf_token(request: web.Request, caller: Caller) -> bool:
     """Of changes that a browser sends. A bearer token is not sent by a browser on its own."""
-    if request.method in SAFE_METHODS or request.path in PUBLIC_V1_PATHS:
-        return False
-    if request.headers.get("Authorization") and access.token is not None:
+    if request.method in SAFE_METHODS or request.path in PUBLIC_V1_PATHS or caller.is_bearer:
         return False
     return any(header in request.headers for header in ("Origin", "Sec-Fetch-Site", "Cookie"))
 
@@ -218,6 +288,11 @@ def rejected(request: web.Request, code: int, message: str, **headers: str) -> w
     if request.path.startswith(V1):
         return problems.response(code, message, headers={**HEADERS, **headers})
     return error_response(code, message, **headers)
+
+
+def missing_role(caller: Caller | None, required: Role) -> str:
+    found = f"{caller.person} has the role {caller.role.value}" if caller is not None else "nobody is logged in"
+    return f"this requires the role {required.value}: {found}"
 
 
 def error_response(code: int, message: str, **headers: str) -> web.Response:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nstance.model.roles import Role
+
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
@@ -100,8 +102,9 @@ PARAMETERS: Mapping[str, tuple[str, Schema]] = {
 class Operation:
     """One route: its description and the query that it accepts."""
 
-    handler: str  # method of `routes.Api`
+    handler: str  # method of `unversioned.Api`
     summary: str
+    role: Role = Role.VIEWER  # required
     query: Sequence[str] = ()
     body: str | None = None
     reply: Schema

@@ -20,9 +20,14 @@ class ProblemError(Exception):
 
 
 def response(
-    status: int, detail: str, *, headers: Mapping[str, str], errors: Sequence[Mapping[str, Any]] = ()
+    status: int,
+    detail: str,
+    *,
+    headers: Mapping[str, str],
+    errors: Sequence[Mapping[str, Any]] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> web.Response:
-    """`errors`: of the shards that failed."""
+    """`errors`: of the shards that failed. `more`: further members."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -31,6 +36,7 @@ def response(
     }
     if errors:
         body["errors"] = list(errors)
+    body |= more or {}
     return web.Response(
         text=json.dumps(body, ensure_ascii=False), status=status, headers=headers, content_type=MEDIA, charset="utf-8"
     )

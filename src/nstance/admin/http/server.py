@@ -12,6 +12,8 @@ from nstance.admin import errors, output
 from nstance.admin.client import Client
 from nstance.admin.http import access, routes
 from nstance.admin.http.access_log import AccessLog
+from nstance.admin.http.oidc.provider import Provider
+from nstance.admin.http.oidc.settings import OidcSettings
 from nstance.admin.options import Target
 from nstance.admin.shard import fanout
 from nstance.admin.shard_flags import ShardSelection
@@ -26,6 +28,7 @@ RENEW_CHECK_SECONDS = 600.0
 class ServeOptions:
     storage: Target | None = None  # the bucket to read
     access_log: str | None = None  # a file, or - for standard error
+    oidc: OidcSettings | None = None
 
 
 async def serve(selection: ShardSelection, bind: Address, guard: access.Access, options: ServeOptions) -> None:
@@ -35,7 +38,9 @@ async def serve(selection: ShardSelection, bind: Address, guard: access.Access, 
     clock = SystemClock()
     async with fanout.open_clients(selection) as clients:
         log = _open_log(options.access_log, clock)
-        app = routes.application(clients, guard, clock, routes.Extras(storage=options.storage, log=log))
+        provider = _open_provider(options.oidc, clock) if options.oidc is not None else None
+        extras = routes.Extras(storage=options.storage, log=log, provider=provider)
+        app = routes.application(clients, guard, clock, extras)
         runner = web.AppRunner(app, access_log=None, logger=_null_logger(), shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         try:
@@ -54,6 +59,13 @@ async def serve(selection: ShardSelection, bind: Address, guard: access.Access, 
             await runner.cleanup()
             if log is not None:
                 log.close()
+
+
+def _open_provider(settings: OidcSettings, clock: Clock) -> Provider:
+    try:
+        return Provider(settings, clock)
+    except OSError as problem:
+        raise errors.CommandError(f"cannot use the CA {settings.ca_file}: {problem.strerror}") from problem
 
 
 def _open_log(target: str | None, clock: Clock) -> AccessLog | None:

@@ -10,8 +10,11 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from nstance.clock import Clock, Rng
+from nstance.model.ids import TenantId
+from nstance.model.roles import Role
 
 COOKIE = "nstance-session"
 CSRF_HEADER = "X-CSRF-Token"
@@ -23,7 +26,9 @@ KEY_BYTES = 32
 @dataclass(frozen=True, slots=True)
 class Session:
     person: str
-    can_change: bool
+    role: Role
+    tenant: TenantId | None  # None: that of the server
+    token: str  # the ID of the token that it began with, if there is one
     expires: float  # by the wall clock
     id: str
 
@@ -34,21 +39,33 @@ class Sessions:
         self._rng = rng
         self._key = rng.bytes(KEY_BYTES)
 
-    def create(self, person: str, *, can_change: bool) -> Session:
-        return Session(person, can_change, self._clock.wall() + LIFE_SECONDS, f"{self._rng.bits(128):032x}")
+    def create(self, person: str, role: Role, *, tenant: TenantId | None = None, token: str = "") -> Session:
+        return Session(person, role, tenant, token, self._clock.wall() + LIFE_SECONDS, f"{self._rng.bits(128):032x}")
 
     def cookie(self, session: Session) -> str:
-        body = json.dumps([session.person, session.can_change, session.expires, session.id])
-        encoded = base64.urlsafe_b64encode(body.encode()).decode()
-        return f"{encoded}.{self._sign('cookie', encoded)}"
+        person, role, tenant = session.person, session.role.value, session.tenant
+        return self.seal("cookie", [person, role, tenant, session.token, session.expires, session.id])
 
     def read(self, cookie: str) -> Session | None:
         """None for a cookie that is not ours, or has expired."""
-        encoded, _, signature = cookie.partition(".")
-        if len(cookie) > MAX_COOKIE_LENGTH or not _equal(signature, self._sign("cookie", encoded)):
+        found = self.unseal("cookie", cookie)
+        if found is None:
             return None
-        session = Session(*json.loads(base64.urlsafe_b64decode(encoded)))
+        person, role, *rest = found
+        session = Session(person, Role(role), *rest)
         return session if session.expires > self._clock.wall() else None
+
+    def seal(self, purpose: str, value: Any) -> str:
+        """A value that a browser keeps for us: it can be read, but not changed."""
+        encoded = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+        return f"{encoded}.{self._sign(purpose, encoded)}"
+
+    def unseal(self, purpose: str, text: str) -> Any:
+        """None for a text that is not ours, or is for another purpose."""
+        encoded, _, signature = text.partition(".")
+        if len(text) > MAX_COOKIE_LENGTH or not _equal(signature, self._sign(purpose, encoded)):
+            return None
+        return json.loads(base64.urlsafe_b64decode(encoded))
 
     def csrf_token(self, session: Session) -> str:
         return self._sign("csrf", session.id)

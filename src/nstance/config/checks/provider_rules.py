@@ -15,6 +15,7 @@ from nstance.config.model.scalars import describe_type
 
 _ACTION = re.compile(r"{{.*?}}", re.DOTALL)
 _BLOCK = re.compile(r"{{-?\s*(if|range|with|define|block)\b")
+_GOOGLE_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _PASCAL = re.compile(r"[A-Z][A-Za-z0-9]*")
 _SIZE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")
 
@@ -56,7 +57,8 @@ RULES: Mapping[str, Rules] = {
         reserved=frozenset({"MinCount", "MaxCount", "ClientToken", "InstanceType", "SubnetId", "UserData", "DryRun"}),
     ),
     "gcp": Rules(
-        options=("project_id", "endpoint_url", "network"),
+        options=("project_id", "endpoint", "endpoint_url"),
+        max_userdata_bytes=192 * 1024,
         reserved=frozenset({"Name", "MachineType", "Zone", "RequestId", "Subnetwork", "UserData"}),
         leader_network=("ip",),
     ),
@@ -112,7 +114,18 @@ def _is_positive(value: object) -> bool:
 _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(
         (
-            *("dir", "dev_k8s_dir", "session", "socket", "endpoint", "endpoint_url", "api_url", "profile", "role_arn"),
+            *(
+                "dir",
+                "dev_k8s_dir",
+                "session",
+                "socket",
+                "endpoint",
+                "project_id",
+                "endpoint_url",
+                "api_url",
+                "profile",
+                "role_arn",
+            ),
             *("images", "binary", "bridge", "ca_file", "fingerprint", "iso_storage", "vmids", "pool"),
             *("token_id", "token_secret_name"),
         ),
@@ -154,8 +167,16 @@ def check_leader_network(provider: str, network: Mapping[str, object], path: Pat
     for name in needed:
         if not network.get(name):
             problems.add((*path, name), f"expected this key: the provider {provider} needs it for its leader network")
+    if provider == "gcp" and network.get("ip6"):
+        problems.add((*path, "ip6"), "expected no ip6: an alias IP of Google is an IPv4 address; remove it")
     if not network.get("ip") and not network.get("ip6"):
         problems.add(path, "expected an ip or an ip6, found neither")
+
+
+def check_zone(provider: str, zone: object, path: Path, problems: ProblemCollector) -> None:
+    if provider == "gcp" and not (isinstance(zone, str) and _GOOGLE_ZONE.fullmatch(zone)):
+        found = quoted(zone) if isinstance(zone, str) else "none"
+        problems.add(path, f"expected a zone of Google such as europe-west1-b, found {found}")
 
 
 def check_args(provider: str, args: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
@@ -172,14 +193,18 @@ def check_args(provider: str, args: Mapping[str, object], path: Path, problems: 
         elif not _PASCAL.fullmatch(name):
             message = f"expected an argument of the provider {provider} (spelled LikeThis), found {quoted(name)}"
             problems.add((*path, name), message, at_key=True)
-        elif provider == "aws":
-            _check_aws_argument(name, args[name], path, problems)
+        elif provider in ("aws", "gcp"):
+            _check_cloud_argument(provider, name, args[name], path, problems)
 
 
-def _check_aws_argument(name: str, value: object, path: Path, problems: ProblemCollector) -> None:
-    from nstance.aws import arguments  # a table of a thousand names, only for those who need it
+def _check_cloud_argument(provider: str, name: str, value: object, path: Path, problems: ProblemCollector) -> None:
+    # A table of hundreds of names each, only for those who need it.
+    if provider == "aws":
+        from nstance.aws.arguments import find_faults
+    else:
+        from nstance.gcp.arguments import find_faults  # type: ignore[assignment]
 
-    for fault in arguments.find_faults({name: value}):
+    for fault in find_faults({name: value}):
         word = str(fault.path[-1]) if fault.known else ""
         problems.add((*path, *fault.path), fault.message, word=word, candidates=fault.known, at_key=bool(fault.known))
 
@@ -216,6 +241,8 @@ def check_merged(
     if provider == "qemu" and args.get("State") and (others := sorted(set(args) - {"State"})):
         message = f"expected no {others[0]} beside State: a saved state has its own disk and kernel; remove one"
         problems.add((*path, "args", others[0]), message)
+    if provider == "gcp" and not (args.get("SourceImage") or args.get("Disks")):
+        problems.add((*path, "args", "SourceImage"), "expected this argument, or Disks: a VM needs a boot disk")
     if provider != "proxmox":
         return
     if not args.get("StoragePool"):

@@ -12,7 +12,7 @@ from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
-from nstance.config.model import readiness, workload
+from nstance.config.model import readiness, scalars, workload
 from nstance.config.model.load_balancers import MEMBER_LISTS
 from nstance.config.model.shard import GarbageCollection
 from nstance.model import ids
@@ -31,7 +31,7 @@ _REFERENCES = (
 
 def check(document: Json, problems: ProblemCollector) -> None:
     infra = _object(_object(document, "shard"), "infra")
-    provider = str(infra.get("provider", "")).replace("mock", "memory")
+    provider = str(scalars.provider_name(infra.get("provider", "")))
     _check_references(document, problems)
     _check_subnets(document, provider, problems)
     _check_tenants(document, problems)
@@ -221,6 +221,9 @@ def _seconds(text: object) -> float | None:
 def _check_provider(document: Json, provider: str, problems: ProblemCollector) -> None:
     options = _object(document, "shard", "infra", "options")
     provider_rules.check_options(provider, options, ("shard", "infra", "options"), problems)
+    provider_rules.check_zone(
+        provider, _object(document, "shard", "infra").get("zone"), ("shard", "infra", "zone"), problems
+    )
     network = _object(document, "shard").get("leader_network")
     if isinstance(network, dict):
         provider_rules.check_leader_network(provider, network, ("shard", "leader_network"), problems)
@@ -240,7 +243,7 @@ def _check_provider(document: Json, provider: str, problems: ProblemCollector) -
             provider_rules.check_markets(provider, path, problems)
     balancers = _object(document, "load_balancers")
     for path, name in each(document, "groups.*.*.load_balancers.*"):
-        other = _object(balancers, str(name)).get("provider")
+        other = scalars.provider_name(_object(balancers, str(name)).get("provider"))
         if isinstance(other, str) and other not in (provider, *MEMBER_LISTS):
             problems.add(path, f"expected a load balancer of the provider {provider}, found one of {quoted(other)}")
 

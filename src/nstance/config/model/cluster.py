@@ -12,7 +12,9 @@ from nstance.config.model.scalars import Block, invalid
 SecretsKind = Literal[
     "object-storage", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager", "file", "env"
 ]
-KeyKind = Literal["env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", "google-secret-manager"]
+KeyKind = Literal[
+    "env", "file", "aws-secrets-manager", "aws-parameter-store", "aws-kms", "google-secret-manager", "google-kms"
+]
 DEFAULT_KEY_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
 _CLOUD_PREFIX = re.compile(r"[A-Za-z0-9_./-]{0,200}")
 # These hold only the user's own secrets: the cluster's CA stays sealed in object storage.

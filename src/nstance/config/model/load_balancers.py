@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, StrictInt
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt
 
 from nstance.config.errors import quoted
 from nstance.config.model import scalars
@@ -32,7 +32,13 @@ def _check_secret(value: str) -> str:
 
 
 class LoadBalancer(Block):
-    provider: Literal["aws", "gcp", "memory", "webhook", "file"]
+    provider: Annotated[
+        Literal["aws", "gcp", "memory", "webhook", "file"],
+        BeforeValidator(
+            scalars.provider_name,
+            json_schema_input_type=Literal["aws", "gcp", "google", "memory", "webhook", "file"],
+        ),
+    ]
     target_group_arns: tuple[scalars.NonEmptyText, ...] = ()
     instance_group_name: scalars.Text = ""
     url: Annotated[str, AfterValidator(_url)] | None = Field(default=None, description="of a webhook")

@@ -93,6 +93,14 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], str]:
     return validate
 
 
+_OTHER_NAMES = {"mock": "memory", "google": "gcp"}
+
+
+def provider_name(value: object) -> object:
+    """A provider's usual name."""
+    return _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
+
+
 def describe_type(value: object) -> str:
     """The type of a JSON value, for a message. Text is not repeated: in the wrong place it may be a secret."""
     match value:

@@ -16,16 +16,14 @@ from nstance.config.model.scalars import Block, invalid
 from nstance.model.group import CAPACITY_RETRY_SECONDS
 
 
-def _translate_mock(value: object) -> object:
-    return "memory" if value == "mock" else value
-
-
 class Infra(Block):
     provider: Annotated[
         Literal["process", "tmux", "memory", "qemu", "aws", "gcp", "proxmox"],
         BeforeValidator(
-            _translate_mock,
-            json_schema_input_type=Literal["process", "tmux", "memory", "mock", "qemu", "aws", "gcp", "proxmox"],
+            scalars.provider_name,
+            json_schema_input_type=Literal[
+                "process", "tmux", "memory", "mock", "qemu", "aws", "gcp", "google", "proxmox"
+            ],
         ),
     ]
     region: scalars.Text = ""

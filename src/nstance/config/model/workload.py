@@ -43,7 +43,12 @@ class ImageFilter(Block):
 class Image(Block):
     """A query for an image, which the provider answers again at intervals."""
 
-    provider: Literal["aws", "gcp", "proxmox", "memory"] | None = None
+    provider: Annotated[
+        Literal["aws", "gcp", "proxmox", "memory"] | None,
+        BeforeValidator(
+            scalars.provider_name, json_schema_input_type=Literal["aws", "gcp", "google", "proxmox", "memory"] | None
+        ),
+    ] = None
     filters: tuple[ImageFilter, ...] = ()
     owners: tuple[scalars.NonEmptyText, ...] = ()
     sort: scalars.Text = ""

@@ -1,8 +1,7 @@
 """Secrets as SecureString parameters in AWS Systems Manager's Parameter Store."""
 
 from nstance.aws.client import SSM
-from nstance.secretstore import errors, port
-from nstance.secretstore.aws import text
+from nstance.secretstore import errors, port, text
 from nstance.secretstore.aws.calls import ATTEMPTS, Calls
 from nstance.secretstore.aws.clients import AwsClients
 

@@ -7,8 +7,7 @@ import uuid
 from nstance.aws.client import SECRETS
 from nstance.aws.encoding import Answer
 from nstance.clock import Rng
-from nstance.secretstore import errors, port
-from nstance.secretstore.aws import text
+from nstance.secretstore import errors, port, text
 from nstance.secretstore.aws.calls import Calls
 from nstance.secretstore.aws.clients import AwsClients
 

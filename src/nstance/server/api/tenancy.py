@@ -4,8 +4,6 @@ The tenant comes only from the certificate; an admin may choose another one. Som
 that does not exist give the same answer at the same cost, so every lookup of the operator API goes through this class.
 """
 
-import re
-
 from nstance.config.resolve import Resolved
 from nstance.model import ids
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
@@ -14,10 +12,7 @@ from nstance.pki import names
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.wire import status
-
-# What an operator that acts for people says about them. It is a note for the history, never a right: what is allowed
-# depends only on the certificate.
-PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+:/-]{0,95}")
+from nstance.wire.call import PERSON
 
 
 class Tenancy:
@@ -30,7 +25,8 @@ class Tenancy:
         person: str = "",
         tenant: TenantId | None = None,
     ) -> None:
-        """`tenant`: another one than the operator's own."""
+        """`person`: for whom the operator says that it acts, a note for the history and never a right. `tenant`: another
+        one than the operator's own."""
         self.who = who
         self.person = person if PERSON.fullmatch(person) else ""
         self.tenant = who.tenant if tenant is None else tenant

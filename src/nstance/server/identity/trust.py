@@ -23,6 +23,7 @@ from nstance.secretstore import errors as secret_errors
 from nstance.secretstore import keys, kinds, sealing
 from nstance.secretstore import port as secret_port
 from nstance.secretstore.aws.clients import AwsClients
+from nstance.secretstore.gcp.clients import GoogleClients
 from nstance.server.errors import FatalError
 from nstance.server.identity.certificate_expiry import CertificateExpiry
 from nstance.server.identity.issuer import Issuer, server_identity
@@ -45,12 +46,16 @@ class Trust:
         self._insecure_dev = insecure_dev
         self._clock = clock
         self._rng = rng
-        self._aws = AwsClients(region=_region(settings), clock=clock, rng=rng, environment=os.environ)
+        self._clients = keys.KeyClients(
+            aws=AwsClients(region=_region(settings), clock=clock, rng=rng, environment=os.environ),
+            google=GoogleClients(project=_project(settings), clock=clock, rng=rng, environment=os.environ),
+        )
         self._warned = False
         self._refreshed: tuple[float, sealing.Sealer] | None = None  # when keys were last read again
 
     async def close(self) -> None:
-        await self._aws.close()
+        await self._clients.aws.close()
+        await self._clients.google.close()
 
     async def read(self) -> Authority:
         """Raises FatalError, or one of `RETRYABLE`."""
@@ -83,7 +88,7 @@ class Trust:
         try:
             return kinds.open_store(
                 settings.provider,
-                kinds.Backends(objects=self._store, aws=self._aws, environment=os.environ, rng=self._rng),
+                kinds.Backends(objects=self._store, clients=self._clients, environment=os.environ, rng=self._rng),
                 # Of other stores the prefix is a directory, or the beginning of names.
                 prefix=self._paths().secret_prefix if sealed else settings.prefix,
                 cluster=self._cluster,
@@ -143,7 +148,7 @@ class Trust:
 
     async def _read_keyring(self, location: keys.Location) -> sealing.Keyring:
         old = self._settings.cluster.secrets.old_encryption_keys
-        return await keys.read_keyring(location, old, environment=os.environ, aws=self._aws)
+        return await keys.read_keyring(location, old, environment=os.environ, clients=self._clients)
 
     async def _create_key(self, location: keys.Location, problem: secret_errors.NotFoundError) -> None:
         """For the first server of a cluster. A CA that exists was sealed with another key: a new one cannot open it."""
@@ -154,7 +159,7 @@ class Trust:
                 "or correct cluster.secrets.prefix and region"
             ) from problem
         log.info("encryption key created", extra={"store": location.provider, "key": location.source})
-        await keys.create_stored_key(location, self._aws)
+        await keys.create_stored_key(location, self._clients)
 
     async def _sealer(self) -> sealing.Sealer:
         return kinds.sealer(await self._keyring(), insecure_dev=self._insecure_dev)
@@ -177,6 +182,12 @@ class Trust:
 def _region(settings: Settings) -> str:
     infra = settings.shard.infra
     return settings.cluster.secrets.region or (infra.region if infra.provider == "aws" else "")
+
+
+def _project(settings: Settings) -> str:
+    infra = settings.shard.infra
+    found = settings.cluster.secrets.project_id or (infra.provider == "gcp" and infra.options.get("project_id"))
+    return str(found or "")
 
 
 def _subject(settings: Settings) -> fields.Subject | None:

@@ -9,11 +9,12 @@ from nstance.model.group import Group
 from nstance.model.ids import GroupKey, ProviderId, TenantId
 from nstance.model.instance import Instance
 from nstance.providers.port import Capabilities, LoadBalancer, capabilities_of
+from nstance.server.cloud.balancer_sync import BalancerContext
 from nstance.server.cloud.configured_balancers import configured_balancers
 from nstance.server.cloud.effects import EffectContext, Effects
 from nstance.server.cloud.inventory import InventoryReconciler
 from nstance.server.cloud.leader_address import LeaderAddress
-from nstance.server.cloud.load_balancers import BalancerContext, LoadBalancers
+from nstance.server.cloud.load_balancers import LoadBalancers
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.config import group_changes
 from nstance.server.config.active_config import ActiveConfig, ConfigChange

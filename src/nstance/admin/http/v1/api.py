@@ -10,6 +10,7 @@ from nstance.admin.client import Client
 from nstance.admin.http.access import Access
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import Forecasts
+from nstance.admin.http.oidc.provider import Provider
 from nstance.admin.http.sessions import Sessions
 from nstance.admin.http.stream import Streams
 from nstance.admin.http.v1 import routing
@@ -18,12 +19,13 @@ from nstance.admin.http.v1.events import EventRoutes
 from nstance.admin.http.v1.forecasting import ForecastRoutes
 from nstance.admin.http.v1.groups import Groups
 from nstance.admin.http.v1.instances import Instances
+from nstance.admin.http.v1.login import LoginRoutes
 from nstance.admin.http.v1.replies import Shards, json_response
 from nstance.admin.http.v1.routing import Call, Route
 from nstance.admin.http.v1.session import SessionRoutes
 from nstance.admin.http.v1.shards import ShardRoutes
 from nstance.admin.options import Target
-from nstance.clock import Clock
+from nstance.clock import Clock, Rng
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class ApiContext:
     forecasts: Forecasts
     storage: Target | None
     clock: Clock
+    rng: Rng
+    provider: Provider | None  # of identities
 
 
 def routes(context: ApiContext) -> list[Route]:
@@ -52,6 +56,7 @@ def routes(context: ApiContext) -> list[Route]:
     ).limit_logins(context.clock)
     found = [
         *session.routes(),
+        *LoginRoutes(context.provider, context.sessions, context.clock, context.rng).routes(),
         *ShardRoutes(shards, context.fleet, context.clock).routes(),
         *Groups(shards, context.fleet).routes(),
         *Instances(shards).routes(),

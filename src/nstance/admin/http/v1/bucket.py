@@ -19,6 +19,7 @@ from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import Call, Route
 from nstance.admin.options import Target
 from nstance.model.ids import ShardId
+from nstance.model.roles import Role
 
 DEFAULT_SLOTS = 20
 PEM = "application/x-pem-file"
@@ -40,6 +41,7 @@ class BucketRoutes:
                 summary="A shard's config.jsonc as it is in the bucket.",
                 query=ONE_SHARD,
                 reply=ref("StoredConfig"),
+                role=Role.ADMIN,  # it has the groups of all tenants
                 tag="bucket",
                 is_partial=False,
             ),
@@ -54,6 +56,7 @@ class BucketRoutes:
                     "limit": field(fields.PAGE_SIZE, "At most so many."),
                 },
                 reply=record_schema({"slots": list_schema(ref("Slot"))}),
+                role=Role.ADMIN,  # it has the instances of all tenants
                 tag="bucket",
                 is_partial=False,
             ),

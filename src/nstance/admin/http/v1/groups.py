@@ -18,6 +18,7 @@ from nstance.admin.http.v1.routing import DRY_RUN, ONE_OR_ALL, SHARD, Call, Rout
 from nstance.admin.shard import fanout, groups, records
 from nstance.admin.shard.groups import GroupChange
 from nstance.admin.shard.records import Record
+from nstance.model.roles import Role
 
 SETTINGS: Fields = {
     "size": field(fields.COUNT, "Number of instances."),
@@ -67,6 +68,7 @@ class Groups:
                 reply=ref("Change"),
                 tag="groups",
                 is_change=True,
+                role=Role.OPERATOR,
             )
 
         listed = schemas.with_errors({"groups": list_schema(ref("Group"))})

@@ -12,6 +12,7 @@ from nstance.admin.http.v1.groups import changed
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import DRY_RUN, ONE_OR_ALL, SHARD, Call, Route
 from nstance.admin.shard import fanout, groups, instances, records, unknown_vms
+from nstance.model.roles import Role
 
 DEFAULT_PAGE = 100
 
@@ -21,7 +22,14 @@ class Instances:
         self._shards = shards
 
     def routes(self) -> list[Route]:
-        def act(method: str, path: str, handler: Any, summary: str, body: Fields | None = None) -> Route:
+        def act(
+            method: str,
+            path: str,
+            handler: Any,
+            summary: str,
+            body: Fields | None = None,
+            role: Role = Role.OPERATOR,
+        ) -> Route:
             return Route(
                 method=method,
                 path=path,
@@ -32,6 +40,7 @@ class Instances:
                 reply=ref("Change"),
                 tag="instances",
                 is_change=True,
+                role=role,
             )
 
         one = "/v1/instances/{instance}"
@@ -69,7 +78,7 @@ class Instances:
             ),
             act("DELETE", one, self.delete, "Drain and delete an instance."),
             act("POST", f"{one}/replace", self.replace, "Create a replacement, then delete the instance."),
-            act("POST", f"{one}/drained", self.drained, "Acknowledge that an instance is drained."),
+            act("POST", f"{one}/drained", self.drained, "Acknowledge that an instance is drained.", role=Role.DRAINER),
             act("POST", f"{one}/adopt", self.adopt, "Create a record for an unknown VM."),
             act("POST", f"{one}/release", self.release, "Delete an unknown VM."),
             Route(

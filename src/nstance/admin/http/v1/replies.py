@@ -48,7 +48,7 @@ class Shards:
     def of(self, call: Call) -> list[Client]:
         """For reading: one, or all. The history of what is done names the caller."""
         chosen = [self.one(call.query["shard"])] if "shard" in call.query else list(self._clients.values())
-        return [client.acting_for(call.caller.person) for client in chosen]
+        return [client.acting_for(call.caller.person, role=call.caller.role) for client in chosen]
 
     def to_change(self, call: Call) -> list[Client]:
         if bool(call.query.get("all_shards", False)) == ("shard" in call.query):

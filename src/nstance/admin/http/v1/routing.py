@@ -13,6 +13,7 @@ from nstance.admin.http.problems import MEDIA, ProblemError
 from nstance.admin.http.sessions import COOKIE
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields
+from nstance.model.roles import Role
 
 SHARD: Fields = {"shard": fields.field(fields.NAME, "Only this shard; default: all.")}
 ONE_OR_ALL: Fields = {
@@ -62,12 +63,24 @@ class Route:
     media: Sequence[str] = ("application/json",)  # other than JSON is described as text
     tag: str
     is_change: bool = False  # rejected on a read-only server, unless it is a dry run
+    role: Role = Role.VIEWER  # required, unless it is a dry run
     is_public: bool = False
     is_partial: bool = True  # some shards may fail: 207
+    is_redirect: bool = False  # it sends the browser elsewhere
 
     @property
     def path_names(self) -> list[str]:
         return re.findall(r"{(\w+)}", self.path)
+
+    def _check(self, caller: access.Caller | None) -> None:
+        if caller is None or not caller.role.allows(self.role):
+            raise ProblemError(403, access.missing_role(caller, self.role))
+        if self.is_change and not caller.allows_changes:
+            raise ProblemError(403, access.READ_ONLY)
+
+    def __post_init__(self) -> None:
+        if self.is_change and self.role is Role.VIEWER:
+            raise ValueError(f"{self.method} {self.path} changes something: it needs a role above viewer")
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         for name in self.path_names:
@@ -76,18 +89,10 @@ class Route:
                 raise ProblemError(404, f"{name}: expected {kind.expected}")
         query = fields.read_query(request, self.query)
         caller = request.get(access.CALLER)
-        if self.is_change and not query.get("dry_run") and not (caller is not None and caller.can_change):
-            raise ProblemError(403, access.READ_ONLY)
+        if not self.is_public and not query.get("dry_run"):
+            self._check(caller)
         body = await fields.read_body(request, self.body)
         return await self.handler(Call(request=request, path=request.match_info, query=query, body=body))
-
-
-def add_routes(app: web.Application, routes: Sequence[Route]) -> None:
-    for route in routes:
-        if route.method == "GET":
-            app.router.add_get(route.path, route.respond)  # HEAD too
-        else:
-            app.router.add_route(route.method, route.path, route.respond)
 
 
 def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
@@ -119,7 +124,9 @@ def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
 def _describe(route: Route) -> dict[str, Any]:
     content = {media: {"schema": route.reply if media == "application/json" else TEXT} for media in route.media}
     responses: dict[str, Any] = {"200": {"description": "Done.", "content": content}}
-    if route.method == "GET" and route.media[0] == "application/json":
+    if route.is_redirect:
+        responses = {"302": {"description": "Go there.", "headers": {"Location": {"schema": TEXT}}}}
+    elif route.method == "GET" and route.media[0] == "application/json":
         etag = {"description": "Of this answer, for If-None-Match.", "schema": TEXT}
         responses["200"]["headers"] = {"ETag": etag}
         responses["304"] = {"description": "The answer is still the one with the ETag of If-None-Match."}

@@ -155,7 +155,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Session": record_schema(
         {
-            "person version cluster tenant": TEXT,
+            "person role version cluster tenant": TEXT,
             "can_change has_storage": FLAG,
             "shards": TEXTS,
             "csrf_token": OPTIONAL,

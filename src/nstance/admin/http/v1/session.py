@@ -5,7 +5,8 @@ from importlib import metadata
 from aiohttp import web
 
 from nstance.admin.client import Client
-from nstance.admin.http.access import CALLER, Access, Caller
+from nstance.admin.http import problems
+from nstance.admin.http.access import CALLER, HEADERS, Access, Caller
 from nstance.admin.http.openapi import ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import LOGINS, RateLimit
@@ -15,6 +16,7 @@ from nstance.admin.http.v1.fields import field
 from nstance.admin.http.v1.replies import answer
 from nstance.admin.http.v1.routing import Call, Route
 from nstance.clock import Clock
+from nstance.model.roles import Role
 
 
 class SessionRoutes:
@@ -48,10 +50,16 @@ class SessionRoutes:
     async def show(self, call: Call) -> web.Response:
         caller: Caller | None = call.request.get(CALLER)
         if caller is None:
-            raise ProblemError(
-                401, "log in first: POST the token to /v1/session", headers={"WWW-Authenticate": "Bearer"}
-            )
+            return self._log_in_first()
         return self._answer(call, caller)
+
+    def _log_in_first(self) -> web.Response:
+        """Says which ways to log in there are."""
+        ways = {"token": "/v1/session"} if self._guard.has_tokens else {}
+        ways |= {"provider": "/v1/login"} if self._guard.has_logins else {}
+        detail = "log in first: POST the token to /v1/session" + (", or go to /v1/login" if "provider" in ways else "")
+        headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
+        return problems.response(401, detail, headers=headers, more={"login": ways})
 
     async def log_in(self, call: Call) -> web.Response:
         assert self._logins is not None
@@ -64,7 +72,8 @@ class SessionRoutes:
         return self._answer(call, caller)
 
     async def log_out(self, call: Call) -> web.Response:
-        response = self._answer(call, Caller(person="", can_change=False), has_session=False)
+        nobody = Caller(person="", role=Role.VIEWER, allows_changes=False)
+        response = self._answer(call, nobody, has_session=False)
         response.del_cookie(COOKIE, path="/")
         return response
 
@@ -73,26 +82,31 @@ class SessionRoutes:
         session, request = caller.session, call.request
         is_new = session is None and has_session and (request.method == "POST" or "Sec-Fetch-Site" in request.headers)
         if is_new:
-            session = self._sessions.create(caller.person, can_change=caller.can_change)
+            session = self._sessions.create(caller.person, caller.role, tenant=caller.tenant, token=caller.token)
         body = {
             "person": caller.person,
+            "role": caller.role.value,
             "can_change": caller.can_change,
             "has_storage": self._has_storage,
             "version": metadata.version("nstance"),
             "cluster": self._client.identity.who.cluster,
-            "tenant": self._client.identity.who.tenant,
+            "tenant": caller.tenant or self._client.tenant,
             "shards": self._shards,
             "csrf_token": self._sessions.csrf_token(session) if session is not None else None,
         }
         response = answer(call, body)
         if is_new and session is not None:
-            response.set_cookie(
-                COOKIE,
-                self._sessions.cookie(session),
-                max_age=int(LIFE_SECONDS),
-                path="/",
-                httponly=True,
-                samesite="Strict",
-                secure=request.secure,
-            )
+            set_cookie(request, response, self._sessions.cookie(session))
         return response
+
+
+def set_cookie(request: web.Request, response: web.Response, cookie: str) -> None:
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(LIFE_SECONDS),
+        path="/",
+        httponly=True,
+        samesite="Strict",
+        secure=request.secure,
+    )

@@ -13,6 +13,7 @@ from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import DRY_RUN, ONE_OR_ALL, SHARD, Call, Route
 from nstance.admin.shard import diff, overview, records
 from nstance.clock import Clock
+from nstance.model.roles import Role
 
 
 class ShardRoutes:
@@ -78,6 +79,7 @@ class ShardRoutes:
                 reply=schemas.with_errors({"shards": list_schema(ref("Refreshed"))}),
                 tag="shards",
                 is_change=True,
+                role=Role.OPERATOR,
             ),
             Route(
                 method="POST",
@@ -90,6 +92,7 @@ class ShardRoutes:
                 ),
                 tag="operators",
                 is_change=True,
+                role=Role.ADMIN,
             ),
         ]
 

@@ -1,4 +1,4 @@
-"""Values as text, because Parameter Store takes nothing else and people read both stores in the console.
+"""Values as text in the stores of clouds, because some take nothing else and people read them in the console.
 
 Text is stored as it is. What is no text, or empty (AWS takes no empty values), is stored as base64 behind a marker.
 """

@@ -1,0 +1,1 @@
+"""Logging in with an identity provider: OpenID Connect, code flow with PKCE."""

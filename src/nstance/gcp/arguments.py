@@ -1,0 +1,112 @@
+"""Arguments of an instance as users write them: checked by Google's own description, and turned into a request.
+
+Names are the fields of an instance, spelled LikeThis. A few short ones stand for fields deep inside. Faults are found
+before any instance is created, each with its path and, where a name is misspelled, the names it could be.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nstance.gcp.instance_fields import INSTANCE
+
+Path = tuple[str | int, ...]
+
+SHORT: Mapping[str, Any] = {
+    "sourceImage": "string",
+    "diskSizeGb": "int64",
+    "diskType": "string",
+    "serviceAccount": "string",
+    "scopes": ["string"],
+    "networkTags": ["string"],
+    "preemptible": "boolean",
+    "provisioningModel": "string",
+    "metadata": {"*": "string"},  # instead of a list of keys and values
+}
+FIELDS: Mapping[str, Any] = {**INSTANCE, **SHORT}
+_SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "string": ("a string", (str,)),
+    "integer": ("a whole number", (int,)),
+    "int64": ("a whole number", (int, str)),
+    "uint64": ("a whole number", (int, str)),
+    "number": ("a number", (int, float)),
+    "boolean": ("true or false", (bool,)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`known`: the names that would have been valid, if a name is not."""
+
+    path: Path
+    message: str
+    known: Sequence[str] = ()
+
+
+def find_faults(args: Mapping[str, object]) -> Iterator[Fault]:
+    """Paths are below `args`. A string with a template in it can become anything, and null is not sent."""
+    return _structure(args, FIELDS, ())
+
+
+def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Path) -> Iterator[Fault]:
+    for name, value in given.items():
+        if "*" in fields:
+            yield from _value(value, fields["*"], (*path, name))
+        elif _camel(name) not in fields:
+            owner = f"{'.'.join(map(str, path))} of an instance" if path else "an instance"
+            yield Fault((*path, name), f"expected a field of {owner}", sorted(map(_pascal, fields)))
+        else:
+            yield from _value(value, fields[_camel(name)], (*path, name))
+
+
+def _value(value: object, kind: Any, path: Path) -> Iterator[Fault]:
+    if value is None or kind == "any" or (isinstance(value, str) and "{{" in value):
+        return
+    if isinstance(kind, dict):
+        if isinstance(value, Mapping):
+            yield from _structure(value, kind, path)
+        else:
+            yield Fault(path, f"expected an object, found {_shown(value)}")
+    elif isinstance(kind, list):
+        if isinstance(value, list | tuple):
+            for number, entry in enumerate(value):
+                yield from _value(entry, kind[0], (*path, number))
+        else:
+            yield Fault(path, f"expected a list, found {_shown(value)}")
+    else:
+        expected, types = _SCALARS[kind]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            yield Fault(path, f"expected {expected}, found {_shown(value)}")
+
+
+def resource(args: Mapping[str, object], fields: Mapping[str, Any] = FIELDS) -> dict[str, Any]:
+    """The same with the names that Google uses. What is no field is left out."""
+    return {
+        _camel(name): _converted(value, fields[_camel(name)])
+        for name, value in args.items()
+        if _camel(name) in fields and value is not None
+    }
+
+
+def _converted(value: object, kind: Any) -> object:
+    if isinstance(kind, dict) and isinstance(value, Mapping):
+        return dict(value) if "*" in kind else resource(value, kind)
+    if isinstance(kind, list) and isinstance(value, list | tuple):
+        return [_converted(entry, kind[0]) for entry in value]
+    return str(value) if kind in ("int64", "uint64") else value
+
+
+def _camel(name: str) -> str:
+    return name[:1].lower() + name[1:]
+
+
+def _pascal(name: str) -> str:
+    return name[:1].upper() + name[1:]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return repr(value)[:60]
