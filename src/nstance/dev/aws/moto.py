@@ -3,6 +3,7 @@
 moto runs in an environment of its own, because it brings a hundred packages that nothing else here needs.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,6 +21,7 @@ from nstance.dev.aws import xml
 
 START_SECONDS = 180.0  # a busy machine
 CONNECT_ATTEMPTS = 3
+MAX_CALLS = 4  # at once: moto has a thread for each, and drops connections when it has many
 AMI = "ami-0123456789abcdef0"  # the images that a fresh moto has
 ARM_AMI = "ami-0fedcba9876543210"
 _ENVIRONMENT = {
@@ -63,6 +65,7 @@ class Moto:
     url: str
     region: str = "us-east-1"  # of the stand-in's own calls
     _session: aiohttp.ClientSession | None = field(default=None, init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CALLS), init=False)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -76,9 +79,12 @@ class Moto:
     async def forward(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         for attempt in range(CONNECT_ATTEMPTS):
             try:
-                async with self._open().request(
-                    method, self.url + path, headers=headers, data=body, allow_redirects=False
-                ) as reply:
+                async with (
+                    self._slots,
+                    self._open().request(
+                        method, self.url + path, headers=headers, data=body, allow_redirects=False
+                    ) as reply,
+                ):
                     return await reply.read(), reply.status, reply.headers
             except aiohttp.ClientConnectorError:  # nothing was sent: a busy machine
                 if attempt + 1 == CONNECT_ATTEMPTS:
