@@ -1,16 +1,21 @@
-"""Opens the provider that the configuration names."""
+"""Opens the provider that the configuration names, and load balancers that need none."""
 
+import contextlib
 import functools
 
 from nstance.clock import Clock
 from nstance.config.model.settings import Settings
 from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
+from nstance.providers.member_lists.files import MemberFiles
+from nstance.providers.member_lists.lists import MemberLists
+from nstance.providers.member_lists.webhooks import Webhooks
 from nstance.providers.port import FixedAddress, Instances, Scope
 from nstance.providers.registry import Place, open_provider
 from nstance.secretstore import errors as secrets
 from nstance.secretstore.port import SecretStore
 from nstance.server.errors import FatalError
+from nstance.server.leader.environment import OpenBalancers
 from nstance.server.options import Options
 
 
@@ -30,6 +35,13 @@ def open_configured(
         )
     except errors.ProviderError as problem:
         raise FatalError(f"the provider cannot be opened: {problem}") from problem
+
+
+def open_balancers(secret_store: SecretStore, clock: Clock, opened: contextlib.AsyncExitStack) -> OpenBalancers:
+    """Load balancers of all kinds: webhooks and files beside those of the provider."""
+    webhooks, files = Webhooks(functools.partial(read_secret, secret_store), clock), MemberFiles(clock)
+    opened.push_async_callback(webhooks.close)
+    return lambda cloud, records: MemberLists(webhooks, files, records, cloud)
 
 
 async def read_secret(secret_store: SecretStore, name: str) -> bytes:

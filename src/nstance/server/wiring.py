@@ -22,9 +22,6 @@ from nstance.objects import errors, lease, probe
 from nstance.objects.observed import ObservedStore
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
-from nstance.providers.member_lists.files import MemberFiles
-from nstance.providers.member_lists.lists import MemberLists
-from nstance.providers.member_lists.webhooks import Webhooks
 from nstance.providers.port import Instances
 from nstance.secretstore.port import SecretStore
 from nstance.server import configured_provider, reserved_ports, stores
@@ -39,7 +36,7 @@ from nstance.server.identity.certificate_expiry import CertificateExpiry
 from nstance.server.identity.issuer import Issuer, server_identity
 from nstance.server.identity.tls_contexts import TlsContexts
 from nstance.server.identity.trust import RETRYABLE, Trust
-from nstance.server.leader.environment import Environment, OpenBalancers
+from nstance.server.leader.environment import Environment
 from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
@@ -302,7 +299,7 @@ class ServerProcess:
             store=store,
             secret_store=secret_store,
             provider=self._open_provider(settings, secret_store, opened),
-            open_balancers=self._open_balancers(secret_store, opened),
+            open_balancers=configured_provider.open_balancers(secret_store, clock, opened),
             issuer=issuer,
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=cluster, shard=self.shard),
             advertised=advertised,
@@ -352,12 +349,6 @@ class ServerProcess:
         provider = configured_provider.open_configured(settings, self.shard, self.options, self._clock, secret_store)
         opened.push_async_callback(provider.close)
         return provider
-
-    def _open_balancers(self, secret_store: SecretStore, opened: contextlib.AsyncExitStack) -> OpenBalancers:
-        webhooks = Webhooks(lambda name: configured_provider.read_secret(secret_store, name), self._clock)
-        opened.push_async_callback(webhooks.close)
-        files = MemberFiles(self._clock)
-        return lambda cloud, records: MemberLists(webhooks, files, records, cloud)
 
     def _endpoints(self, settings: Settings) -> Endpoints:
         try:
