@@ -20,7 +20,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def _example(name: str) -> str:
-    [block] = re.findall(r"```jsonc\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    """The first one is whole; others on the page may be parts."""
+    block, *_ = re.findall(r"```jsonc\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     return str(block)
 
 

@@ -150,11 +150,3 @@ async def test_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
         await world.start(insecure_dev=False)
         for key in (PLACES.sealed_ca, PLACES.nonce_key):
             assert world.store.contents()[key].startswith(sealing.MAGIC)
-
-
-async def test_a_secret_store_that_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
-    configured = config()
-    configured["cluster"]["secrets"] = {"provider": "google-secret-manager", "project_id": "p"}
-    async with World(tmp_path, configured) as world:
-        with pytest.raises(FatalError, match="'google-secret-manager' is not built yet"):
-            await world.start(insecure_dev=False)

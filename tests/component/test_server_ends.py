@@ -37,10 +37,8 @@ async def test_a_part_that_dies_gives_the_lease_back_and_ends_the_server(
 
 async def test_one_that_cannot_run_can_be_stopped_while_it_waits_to_exit(tmp_path: Path) -> None:
     """The signal comes after `run` has failed: the pause before the exit ends at once."""
-    settings = config()
-    settings["cluster"]["secrets"] = {"provider": "google-secret-manager", "project_id": "p"}
-    async with World(tmp_path, settings) as world:
-        with pytest.raises(FatalError):
+    async with World(tmp_path, config()) as world:
+        with pytest.raises(FatalError, match="encryption key"):  # it is not set
             await world.start(insecure_dev=False)
         server = world.servers["a"].server
         server.stop()

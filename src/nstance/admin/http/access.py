@@ -28,6 +28,7 @@ from nstance.config.addresses import Address
 from nstance.model.ids import TenantId
 from nstance.model.roles import Role
 from nstance.pki import names, peer
+from nstance.wire.peer import cut
 
 MIN_TOKEN_LENGTH, MAX_TOKEN_LENGTH = 16, 1024
 V1 = "/v1/"
@@ -262,7 +263,7 @@ async def _while_admitted(
     try:
         while not (await asyncio.wait({task}, timeout=STREAM_CHECK_SECONDS))[0]:
             if not is_admitted() and request.transport is not None:
-                request.transport.abort()
+                cut(request.transport)
         return await task
     finally:
         task.cancel()
