@@ -4,20 +4,22 @@ R1 no more VMs than the size and `max_surge` allow, not counting involuntary wor
 ready instances than `max_unavailable` allows, and an instance leaves only for a replacement that is ready; R3 a halted or
 paused rollout does not continue, and a rollout keeps its order and its canaries; R4 a rollback leads to the last complete
 revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files of its own revision; R7
-while a rollout is held, instances are made from an earlier revision, apart from canaries. An instance counts as ready
-if its agent has reported so to the leader that decided.
+while a rollout is held, instances are made from an earlier revision that is stored, apart from canaries. An instance
+counts as ready if its agent has reported so to the leader that decided.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nstance.config import storage_keys
 from nstance.model.group import Group, UpdateOrder
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import CAPACITY, ENDED, Cause, Instance, Put, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from nstance.objects import slots
 from nstance.sim.agent_port import AgentPort
+from nstance.sim.desired_groups import SHARD
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
@@ -140,7 +142,13 @@ class RolloutAuditor:
         is_trial = desired.canary > 0 and before.resumed_at is None and now.resumed_at is None
         if not (before.outcome in HELD and now.outcome in HELD) and not (is_trial and now.outcome is Outcome.ROLLING):
             return
-        earlier = [r for r in was.revisions if r.infra_hash != now.infra_hash and r.outcome is not Outcome.ROLLED_BACK]
+        earlier = [
+            r
+            for r in was.revisions
+            if r.infra_hash != now.infra_hash
+            and r.outcome is not Outcome.ROLLED_BACK
+            and self._is_stored(desired.key, r)
+        ]
         updated = [i for i in after.values() if i.key == desired.key and i.counts and i.infra_hash == now.infra_hash]
         places = len(updated) - len({i.replaces for i in updated} & _ids(updated))
         has_failed = before.outcome is Outcome.HALTED and before.failures > 0
@@ -149,6 +157,11 @@ class RolloutAuditor:
             self._report("R7", f"{unproven[0]} is made from a revision whose rollout is {before.outcome.value}")
         if len(unproven) < len(created):
             self._world.count("made from an earlier revision while a rollout was held")
+
+    def _is_stored(self, key: GroupKey, revision: Revision) -> bool:
+        """A restored backup may lack the object. Then nothing can be made from that revision."""
+        name = storage_keys.revision(SHARD, key, infra_hash=revision.infra_hash, runtime_hash="any")
+        return any(each.startswith(name.removesuffix("any.json")) for each in self._world.storage.contents())
 
     def _check_order(self, before: Records, after: Records, view: View, desired: Group, steps: set[InstanceId]) -> None:
         """R3: one step after the other where the order is serial, and none after the canaries."""
