@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ async def started(*words: str, **environment: str) -> AsyncIterator[asyncio.subp
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        # A shell starts background jobs with SIGINT ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
