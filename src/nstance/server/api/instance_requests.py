@@ -1,7 +1,7 @@
 """Requests for single instances: create, delete, replace, and acknowledge a drain.
 
 Each request is an event for the shard, answered when its consequences are in the journal. A request may be repeated: an
-instance that is requested twice is created once, because its ID comes from the caller.
+instance that is requested twice is created once, because its ID follows from the caller's tenant and UUID.
 """
 
 import logging
@@ -16,7 +16,7 @@ from nstance.config.model.workload import OnDemand
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import ReasonCode, Rejection
-from nstance.model.ids import GroupKey, GroupName, InstanceId
+from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind
 from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.server.api import asking, group_edits, plans
 from nstance.server.api.tenancy import Tenancy, no_group, no_instance
@@ -42,7 +42,7 @@ class InstanceRequests:
     async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Outcome:
         resolved = tenancy.group(request.group)
         group, limits = resolved.group, resolved.spec.template.on_demand
-        id = ids.instance_id(group.kind, _uuid7(request.uuid))
+        id = self._requested_id(tenancy, group.kind, _uuid7(request.uuid))
         event = ev.InstanceRequested(
             id,
             request.instance_type,
@@ -165,6 +165,13 @@ class InstanceRequests:
     async def ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Rejection | None:
         return await asking.ask(self._shard, event, key=key)
 
+    def _requested_id(self, tenancy: Tenancy, kind: Kind, chosen: int) -> InstanceId:
+        """Older servers took the UUID as it is: a repeated request still finds the instance that they made."""
+        found = self._shard.instances.get(ids.instance_id(kind, chosen))
+        if found is not None and found.on_demand and found.tenant == tenancy.tenant:
+            return found.id
+        return ids.instance_id(kind, ids.requested_uuid(tenancy.tenant, chosen))
+
     def _on_demand(self, tenancy: Tenancy) -> int:
         return sum(instance.on_demand for instance in tenancy.instances())
 
@@ -183,7 +190,7 @@ def _over_limit(limits: OnDemand, request: operator_pb2.CreateInstanceRequest) -
 
 
 def _unusable_uuid() -> GRPCError:
-    """The same answer for any use of the UUID, so that a tenant learns nothing of others. IDs are unique in a shard."""
+    """This tenant has used it for another group, or its instance has ended."""
     return status.failed_precondition("this UUID cannot be used, generate a new one")
 
 
