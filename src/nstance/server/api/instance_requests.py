@@ -6,7 +6,7 @@ instance that is requested twice is created once, because its ID follows from th
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grpclib.exceptions import GRPCError
 
@@ -15,6 +15,7 @@ from nstance.config.errors import ConfigError
 from nstance.config.model.workload import OnDemand
 from nstance.model import events as ev
 from nstance.model import ids
+from nstance.model.codec import canonical
 from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind
 from nstance.model.instance import ENDED, Instance, Put, State
@@ -28,6 +29,7 @@ from nstance.wire import status
 log = logging.getLogger(__name__)
 
 MAX_REQUESTER_LENGTH = 253
+MAX_VALUES_BYTES = 64 * 1024  # instance type and vars of one request: they are in the record, and in each slot with it
 MAX_CHOSEN = 10_000  # instances in one order of removal
 
 Outcome = tuple[Instance, list[operator_pb2.PlannedAction]]
@@ -56,10 +58,8 @@ class InstanceRequests:
         known = self._shard.instances.get(id)
         if known is not None and known.key != group.key:
             raise _unusable_uuid()
-        if known is None and self._on_demand(tenancy) >= dynamics.MAX_TENANT_INSTANCES:
-            raise status.exhausted(
-                f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
-            )
+        if known is None:
+            self._check_quota(tenancy, event)
         if len(request.requester) > MAX_REQUESTER_LENGTH:
             raise status.invalid("requester", f"expected at most {MAX_REQUESTER_LENGTH} characters")
         refusal, outcome = await self.do(event, group.key, id, dry_run=request.dry_run)
@@ -172,8 +172,19 @@ class InstanceRequests:
             return found.id
         return ids.instance_id(kind, ids.requested_uuid(tenancy.tenant, chosen))
 
-    def _on_demand(self, tenancy: Tenancy) -> int:
-        return sum(instance.on_demand for instance in tenancy.instances())
+    def _check_quota(self, tenancy: Tenancy, event: ev.InstanceRequested) -> None:
+        """Records that have ended keep their values for a while, so those count too."""
+        records = [each for each in tenancy.instances(ended=True) if each.on_demand]
+        if sum(each.state not in ENDED for each in records) >= dynamics.MAX_TENANT_INSTANCES:
+            raise status.exhausted(
+                f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
+            )
+        used = sum(_count_characters(each.instance_type, each.vars) for each in records)
+        if used + _count_characters(event.instance_type, event.vars) > dynamics.MAX_TENANT_BYTES:
+            raise status.exhausted(
+                f"expected at most {dynamics.MAX_TENANT_BYTES:,} characters of vars in the on-demand instances of a "
+                "tenant: delete some, or use shorter vars"
+            )
 
 
 def _paused() -> GRPCError:
@@ -205,7 +216,14 @@ def _uuid7(text: str) -> int:
     return found.int
 
 
+def _count_characters(instance_type: str, vars: Mapping[str, str]) -> int:
+    return len(instance_type) + sum(len(name) + len(value) for name, value in vars.items())
+
+
 def _check_values(key: GroupKey, event: ev.InstanceRequested) -> None:
+    size = len(canonical([event.instance_type, dict(event.vars)]))
+    if size > MAX_VALUES_BYTES:
+        raise status.invalid("vars", f"expected at most {MAX_VALUES_BYTES:,} bytes of vars, found {size:,}")
     try:
         dynamics.group(key, {"instance_type": event.instance_type, "vars": event.vars})
     except ConfigError as error:
