@@ -3,9 +3,9 @@
 R1 no more VMs than the size and `max_surge` allow, not counting involuntary work; R2 voluntary work never leaves fewer
 ready instances than `max_unavailable` allows, and an instance leaves only for a replacement that is ready; R3 a halted or
 paused rollout does not continue, and a rollout keeps its order and its canaries; R4 a rollback leads to the last complete
-revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files of its own revision; R7
-while a rollout is held, instances are made from an earlier revision that is stored, apart from canaries. An instance
-counts as ready if its agent has reported so to the leader that decided.
+revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files of its own revision,
+if that is stored; R7 while a rollout is held, instances are made from an earlier revision that is stored, apart from
+canaries. An instance counts as ready if its agent has reported so to the leader that decided.
 """
 
 from collections.abc import Iterable, Mapping
@@ -147,7 +147,7 @@ class RolloutAuditor:
             for r in was.revisions
             if r.infra_hash != now.infra_hash
             and r.outcome is not Outcome.ROLLED_BACK
-            and self._is_stored(desired.key, r)
+            and self._is_stored(desired.key, r.infra_hash)
         ]
         updated = [i for i in after.values() if i.key == desired.key and i.counts and i.infra_hash == now.infra_hash]
         places = len(updated) - len({i.replaces for i in updated} & _ids(updated))
@@ -158,9 +158,10 @@ class RolloutAuditor:
         if len(unproven) < len(created):
             self._world.count("made from an earlier revision while a rollout was held")
 
-    def _is_stored(self, key: GroupKey, revision: Revision) -> bool:
-        """A restored backup may lack the object. Then nothing can be made from that revision."""
-        name = storage_keys.revision(SHARD, key, infra_hash=revision.infra_hash, runtime_hash="any")
+    def _is_stored(self, key: GroupKey, infra_hash: str) -> bool:
+        """A restored backup may lack the object, or the leader ended before it was written. Then nobody knows what the
+        revision is made of."""
+        name = storage_keys.revision(SHARD, key, infra_hash=infra_hash, runtime_hash="any")
         return any(each.startswith(name.removesuffix("any.json")) for each in self._world.storage.contents())
 
     def _check_order(self, before: Records, after: Records, view: View, desired: Group, steps: set[InstanceId]) -> None:
@@ -215,7 +216,7 @@ class RolloutAuditor:
         # The groups of a forecast have files of their own, and no generations.
         wanted = self._generations.get((instance.key, instance.infra_hash))
         found = contents.get("generation", b"").decode()
-        if wanted is not None and found != str(wanted):
+        if wanted is not None and found != str(wanted) and self._is_stored(instance.key, instance.infra_hash):
             self._report("R6", f"{id} of generation {wanted} receives files of generation {found}")
         if instance.infra_hash != current.infra_hash:
             self._world.count("files sent to an instance of an earlier revision")
