@@ -7,14 +7,25 @@ import pathlib
 import tarfile
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
-from component.admin_cluster_world import EXAMPLE, HISTORY, Bucket, authority, bucket, people  # noqa: F401
+from component.admin_cluster_world import (  # noqa: F401
+    EXAMPLE,
+    HISTORY,
+    TWO,
+    Bucket,
+    authority,
+    bucket,
+    instance,
+    people,
+)
 from nstance.admin.cluster import restore as restoring
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId, TenantId
-from nstance.objects import file, lease
+from nstance.model.instance import State
+from nstance.objects import file, lease, slots
 from nstance.objects.port import Key
 
 SHARD = ShardId("dev")
@@ -51,7 +62,11 @@ def read_lease(made: Bucket) -> lease.Lease:
 def contents(made: Bucket) -> dict[str, bytes]:
     async def read() -> dict[str, bytes]:
         store = file.FileStore(made.root)
-        return {key: (await store.get(key)).body async for key in store.list("") if not key.startswith(".nstance/")}
+        return {
+            key: (await store.get(key, limit=64 << 20)).body
+            async for key in store.list("")
+            if not key.startswith(".nstance/")
+        }
 
     return asyncio.run(read())
 
@@ -84,6 +99,23 @@ def test_into_an_empty_bucket(shard: Bucket, backup: pathlib.Path, tmp_path: pat
     assert (read_lease(other).tail, read_lease(other).at) == (max(HISTORY), 0.0)
     assert other.ok("secret", "get", "db-password").stdout_bytes == b"hunter2"
     assert other.ok("journal", "--shard", "dev").stdout == shard.ok("journal", "--shard", "dev").stdout
+
+
+def test_a_large_shard(shard: Bucket, tmp_path: pathlib.Path) -> None:
+    """Thousands of instances make a snapshot of more than 8 MiB, and hundreds of groups such a groups.jsonc."""
+    last = max(HISTORY)
+    large = replace(instance(TWO, State.PENDING), message="x" * (9 << 20))
+    snapshot = slots.Snapshot(number=last, epoch=2, at=1_800_000_000.0, instances={TWO: large})
+    write(shard, storage_keys.snapshot(SHARD, last), slots.encode_snapshot(snapshot, op="op"))
+    write(shard, storage_keys.groups(SHARD), b"{}\n" + b"// a comment\n" * 700_000)
+    made, other = tmp_path / "large.backup", Bucket(tmp_path / "other")
+    shard.ok("backup", str(made))
+    for options in ((), ("--overwrite",), ("--overwrite",)):
+        other.ok("restore", str(made), *options)
+        restored = contents(other)
+        write(other, storage_keys.groups(SHARD), bytes((64 << 20) + 1))  # what nobody may read is replaced
+        for key in (storage_keys.snapshot(SHARD, last), storage_keys.groups(SHARD)):
+            assert restored[key] == (shard.root / key).read_bytes()
 
 
 def test_a_backup_is_not_replaced_unasked(shard: Bucket, backup: pathlib.Path) -> None:

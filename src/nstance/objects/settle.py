@@ -110,22 +110,22 @@ async def read(store: ObjectStore, key: Key, *, timeout: float | None = None, li
         return None
 
 
-async def create_or_adopt(store: ObjectStore, key: Key, body: bytes) -> Stored:
+async def create_or_adopt(store: ObjectStore, key: Key, body: bytes, *, limit: int = MAX_READ) -> Stored:
     """What is there in the end: this body, or that of the writer that was first."""
     for _ in range(ATTEMPTS):
         try:
-            return Stored(body, await _write_with_attempts(store, key, body, seen=None))
+            return Stored(body, await _write_with_attempts(store, key, body, seen=None, limit=limit))
         except OvertakenError as overtaken:
             if overtaken.found is not None:
                 return overtaken.found
     raise _still_unknown(f"create {key}")
 
 
-async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored) -> None:
+async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored, limit: int = MAX_READ) -> None:
     """Raises ConflictError if another writer was faster."""
     for _ in range(ATTEMPTS):
         try:
-            await _write_with_attempts(store, key, body, seen=seen.version)
+            await _write_with_attempts(store, key, body, seen=seen.version, limit=limit)
             return
         except OvertakenError as overtaken:
             if overtaken.found is None or overtaken.found.version != seen.version:
@@ -133,16 +133,16 @@ async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored) ->
     raise _still_unknown(f"replace {key}")
 
 
-async def put(store: ObjectStore, key: Key, body: bytes) -> None:
-    """Write over anything: the body is there at one moment during the call."""
+async def put(store: ObjectStore, key: Key, body: bytes, *, limit: int = MAX_READ) -> None:
+    """Write over anything that is not larger than the limit: the body is there at one moment during the call."""
     for _ in range(ATTEMPTS):
-        found = await read(store, key)
+        found = await read(store, key, limit=limit)
         if found is None:
-            found = await create_or_adopt(store, key, body)
+            found = await create_or_adopt(store, key, body, limit=limit)
         if found.body == body:
             return
         try:
-            await replace(store, key, body, seen=found)
+            await replace(store, key, body, seen=found, limit=limit)
             return
         except errors.ConflictError:
             continue
@@ -167,7 +167,9 @@ async def list_keys(store: ObjectStore, prefix: str) -> list[Key]:
     return await _within(CALL_TIMEOUT_SECONDS, collect(), f"list {prefix}")
 
 
-async def _write_with_attempts(store: ObjectStore, key: Key, body: bytes, *, seen: Version | None) -> Version:
+async def _write_with_attempts(
+    store: ObjectStore, key: Key, body: bytes, *, seen: Version | None, limit: int
+) -> Version:
     attempts = 1
 
     async def retry(problem: errors.StorageError) -> None:
@@ -178,7 +180,7 @@ async def _write_with_attempts(store: ObjectStore, key: Key, body: bytes, *, see
             raise _still_unknown(f"write {key}") from problem
         attempts += 1
 
-    intended = ConditionalWrite(key=key, body=body, op=None, seen=seen)
+    intended = ConditionalWrite(key=key, body=body, op=None, seen=seen, limit=limit)
     return await write(store, intended, timeout=lambda: CALL_TIMEOUT_SECONDS, retry=retry)
 
 

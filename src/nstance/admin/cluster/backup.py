@@ -53,16 +53,16 @@ class _Backup:
     async def add_shard(self, writer: Writer, name: ShardId) -> ShardState:
         head = (storage_keys.config(name), storage_keys.groups(name))
         for _ in range(ATTEMPTS):
-            before = [await settle.read(self._place.store, key) for key in head]
+            before = [await self._read(key) for key in head]
             state, bodies = await self._read_journal(name)
-            after = [await settle.read(self._place.store, key) for key in head]
+            after = [await self._read(key) for key in head]
             if before == after:
                 break
         else:
             raise errors.CommandError(f"the groups of shard {name} keep changing; try again")
-        for key, stored in zip(head, before, strict=True):
-            if stored is not None:
-                writer.add(key, stored.body)
+        for key, body in zip(head, before, strict=True):
+            if body is not None:
+                writer.add(key, body)
         for slot, body in bodies.items():
             writer.add(slot, body)
         self._on_progress(len(writer.objects), f"shard {name}: journal up to slot {state.tail}")
@@ -103,7 +103,7 @@ class _Backup:
             self._on_progress(len(writer.objects), f"{start + len(part)} of {len(keys)} other objects")
 
     async def _read(self, key: Key) -> bytes | None:
-        stored = await settle.read(self._place.store, key)
+        stored = await settle.read(self._place.store, key, limit=archive.MAX_OBJECT_BYTES)
         return stored.body if stored is not None else None
 
 

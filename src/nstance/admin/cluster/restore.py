@@ -19,6 +19,7 @@ from nstance.admin.options import Target
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId
 from nstance.objects import journal, lease, settle, slots
+from nstance.objects.errors import ObjectTooLargeError
 from nstance.objects.port import Key, Stored
 
 UNREACHABLE_SLOT = 10**18
@@ -163,13 +164,19 @@ class _Restore:
                 self._on_progress(done, f"{done} of {total} objects")
 
     async def _put(self, key: Key, body: bytes) -> None:
-        found = await settle.read(self._store, key)
+        try:
+            found = await settle.read(self._store, key, limit=archive.MAX_OBJECT_BYTES)
+        except ObjectTooLargeError:
+            if not key.startswith("shard/"):
+                raise
+            await settle.delete(self._store, key)  # it may be why the backup is restored
+            found = None
         if found is not None and found.body == body:
             self.outcome.same += 1
         elif found is not None and not key.startswith("shard/"):
             self.outcome.kept.append(key)
         else:
-            await settle.put(self._store, key, body)
+            await settle.put(self._store, key, body, limit=archive.MAX_OBJECT_BYTES)
             self.outcome.written += 1
 
     async def _remove_newer(self) -> None:
@@ -186,7 +193,7 @@ class _Restore:
         """Reads all objects back, and each journal as a server would."""
         kept = set(self.outcome.kept)
         for key, checksum in self._manifest.objects.items():
-            stored = await settle.read(self._store, Key(key))
+            stored = await settle.read(self._store, Key(key), limit=archive.MAX_OBJECT_BYTES)
             if key not in kept and (stored is None or hashlib.sha256(stored.body).hexdigest() != checksum):
                 raise errors.CommandError(f"{key} has changed after it was written; restore again")
         for name, state in self._manifest.shards.items():
