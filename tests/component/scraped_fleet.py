@@ -19,6 +19,7 @@ from nstance.v1 import agent_pb2
 from support.eventually import eventually
 
 GROUPS = {"default": {"web": {"template": "web", "size": 3}}}
+PRICES = {"currency": "USD", "hourly": {"*": 0.1}}
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ScrapedFleet:
 @contextlib.asynccontextmanager
 async def scraped_fleet(tmp_path: Path, agent_port: int) -> AsyncIterator["ScrapedFleet"]:
     async with contextlib.AsyncExitStack() as stack:
-        world = await stack.enter_async_context(World(tmp_path / "server", config(groups=GROUPS)))
+        world = await stack.enter_async_context(World(tmp_path / "server", config(groups=GROUPS, prices=PRICES)))
         leader = await world.start()
         await world.start("b", lead=False)
         await eventually(lambda: [*states(world, "web").values()].count("running") == 3)

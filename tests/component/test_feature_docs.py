@@ -157,3 +157,16 @@ async def test_readiness(tmp_path: Path) -> None:
         assert wait[0] == "wait"
         world.agents[web].fail("web", "")
         await admin.ok(*wait)
+
+
+async def test_costs(tmp_path: Path) -> None:
+    document, commands = _page("costs.md")
+    async with World(tmp_path, document) as world:
+        await world.start()
+        admin = await shell(world)
+        results = {tuple(words): await admin.ok(*words) for words in commands}
+        assert "0.2448 USD/h" in results["group", "list"].stdout
+        assert "0.408 USD afterwards" in results["group", "scale", "web", "5", "--dry-run"].stderr
+        [promised] = re.findall(r"```text\n(.*?)```", (DOCS / "costs.md").read_text(), re.DOTALL)
+        notes = results["group", "plan", "web", "--instance-type", "m7g.xlarge"].stderr
+        assert [line in notes for line in promised.splitlines()] == [True, True]

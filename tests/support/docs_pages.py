@@ -114,8 +114,10 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "gcp.md": ("component/test_docs_commands.py",),
     "images-and-userdata.md": ("component/test_docs_commands.py",),
     "development.md": ("e2e/test_dev_tmux.py",),
+    "costs.md": ("component/test_feature_docs.py",),
     **dict.fromkeys(
-        ("draining.md", "expiry.md", "rotation.md", "healing.md", "capacity.md"), ("e2e/test_docs_pages.py",)
+        ("draining.md", "expiry.md", "rotation.md", "healing.md", "capacity.md"),
+        ("e2e/test_docs_pages.py",),
     ),
 }
 

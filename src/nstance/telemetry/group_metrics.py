@@ -22,6 +22,15 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCost:
+    """Of the VMs that exist, per hour."""
+
+    currency: str
+    by_market: Mapping[str, float]
+    unpriced: int  # VMs without a price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCount:
     """A group as it is now."""
 
@@ -38,6 +47,7 @@ class GroupCount:
     rollout: Outcome | None = None  # of the current revision
     rollout_failures: int = 0  # its instances that did not become ready
     loads: tuple[Load, ...] = ()
+    cost: GroupCost | None = None  # None: the shard has no prices
 
 
 _GAUGES = (  # field of GroupCount, name, description
@@ -69,6 +79,8 @@ class GroupCollector(Collector):
             return GaugeMetricFamily(name, about, labels=["tenant", "group", *more])
 
         instances = family("nstance_instances", "Instances by state.", "state")
+        prices = family("nstance_group_cost_per_hour", "What its VMs cost per hour.", "market", "currency")
+        unpriced = family("nstance_instances_unpriced", "VMs whose market and type have no price.")
         rollouts = family("nstance_rollout", "1 for the outcome that the current revision has.", "outcome")
         gauges = {field: family(name, about) for field, name, about in _GAUGES}
         loads = {field: family(name, about, "stat") for field, name, about in _LOADS}
@@ -79,6 +91,10 @@ class GroupCollector(Collector):
             # Zeros too: a missing series looks like one that was never scraped.
             for state in State:
                 instances.add_metric([*labels, state.value], group.states.get(state, 0))
+            if group.cost is not None:
+                unpriced.add_metric(labels, group.cost.unpriced)
+                for market, amount in group.cost.by_market.items():
+                    prices.add_metric([*labels, market, group.cost.currency], amount)
             for outcome in Outcome:
                 rollouts.add_metric([*labels, outcome.value], group.rollout is outcome)
             for field, load in loads.items():
@@ -86,3 +102,5 @@ class GroupCollector(Collector):
                     for stat, combine in _STATS.items():
                         load.add_metric([*labels, stat], combine(values))
         yield from (instances, rollouts, *gauges.values(), *loads.values())
+        if unpriced.samples:  # without prices there is nothing to say about costs
+            yield from (prices, unpriced)

@@ -331,6 +331,7 @@ class GroupStatus(_message.Message):
     MARKETS_FIELD_NUMBER: _builtins.int
     PREFER_FIELD_NUMBER: _builtins.int
     EXHAUSTED_OFFERS_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tenant: _builtins.str
     template: _builtins.str
@@ -400,6 +401,10 @@ class GroupStatus(_message.Message):
     def exhausted_offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExhaustedOffer]:
         """of the group's: not tried now"""
 
+    @_builtins.property
+    def cost(self) -> Global___Cost:
+        """absent if the shard has no prices"""
+
     def __init__(
         self,
         *,
@@ -436,14 +441,94 @@ class GroupStatus(_message.Message):
         markets: _abc.Iterable[_builtins.str] | None = ...,
         prefer: _builtins.str = ...,
         exhausted_offers: _abc.Iterable[Global___ExhaustedOffer] | None = ...,
+        cost: Global___Cost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "rollout", b"rollout", "size_source", b"size_source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "cost", b"cost", "rollout", b"rollout", "size_source", b"size_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "architecture", b"architecture", "blocked", b"blocked", "capacity", b"capacity", "config", b"config", "draining", b"draining", "etag", b"etag", "exhausted_offers", b"exhausted_offers", "file_instance_type", b"file_instance_type", "infra_hash", b"infra_hash", "instance_type", b"instance_type", "instance_types", b"instance_types", "key", b"key", "last_error", b"last_error", "markets", b"markets", "not_ready", b"not_ready", "on_demand", b"on_demand", "operating_system", b"operating_system", "overrides", b"overrides", "paused", b"paused", "prefer", b"prefer", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rolled_back_from", b"rolled_back_from", "rollout", b"rollout", "runtime_hash", b"runtime_hash", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "architecture", b"architecture", "blocked", b"blocked", "capacity", b"capacity", "config", b"config", "cost", b"cost", "draining", b"draining", "etag", b"etag", "exhausted_offers", b"exhausted_offers", "file_instance_type", b"file_instance_type", "infra_hash", b"infra_hash", "instance_type", b"instance_type", "instance_types", b"instance_types", "key", b"key", "last_error", b"last_error", "markets", b"markets", "not_ready", b"not_ready", "on_demand", b"on_demand", "operating_system", b"operating_system", "overrides", b"overrides", "paused", b"paused", "prefer", b"prefer", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rolled_back_from", b"rolled_back_from", "rollout", b"rollout", "runtime_hash", b"runtime_hash", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupStatus: _TypeAlias = GroupStatus  # noqa: Y015
+
+@_typing.final
+class Cost(_message.Message):
+    """What a group costs, at the prices of the shard's configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURRENCY_FIELD_NUMBER: _builtins.int
+    HOURLY_FIELD_NUMBER: _builtins.int
+    INSTANCE_HOURLY_FIELD_NUMBER: _builtins.int
+    UNPRICED_FIELD_NUMBER: _builtins.int
+    currency: _builtins.str
+    hourly: _builtins.float
+    """of the VMs that exist, on-demand instances included"""
+    instance_hourly: _builtins.float
+    """of one more instance in the preferred market and type; absent: it has no price"""
+    unpriced: _builtins.int
+    """VMs without a price: `hourly` lacks them"""
+    def __init__(
+        self,
+        *,
+        currency: _builtins.str = ...,
+        hourly: _builtins.float = ...,
+        instance_hourly: _builtins.float | None = ...,
+        unpriced: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_instance_hourly", b"_instance_hourly", "instance_hourly", b"instance_hourly"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_instance_hourly", b"_instance_hourly", "currency", b"currency", "hourly", b"hourly", "instance_hourly", b"instance_hourly", "unpriced", b"unpriced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__instance_hourly: _TypeAlias = _typing.Literal["instance_hourly"]  # noqa: Y015
+    _WhichOneofArgType__instance_hourly: _TypeAlias = _typing.Literal["_instance_hourly", b"_instance_hourly"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__instance_hourly) -> _WhichOneofReturnType__instance_hourly | None: ...
+
+Global___Cost: _TypeAlias = Cost  # noqa: Y015
+
+@_typing.final
+class CostPlan(_message.Message):
+    """What a change costs. A number is absent if something that it depends on has no price or was not measured yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURRENCY_FIELD_NUMBER: _builtins.int
+    HOURLY_BEFORE_FIELD_NUMBER: _builtins.int
+    HOURLY_AFTER_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    currency: _builtins.str
+    hourly_before: _builtins.float
+    """of the VMs that exist"""
+    hourly_after: _builtins.float
+    """when the change is done"""
+    once: _builtins.float
+    """of the VMs that a rollout has above the size while it lasts"""
+    def __init__(
+        self,
+        *,
+        currency: _builtins.str = ...,
+        hourly_before: _builtins.float | None = ...,
+        hourly_after: _builtins.float | None = ...,
+        once: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hourly_after", b"_hourly_after", "_hourly_before", b"_hourly_before", "_once", b"_once", "hourly_after", b"hourly_after", "hourly_before", b"hourly_before", "once", b"once"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hourly_after", b"_hourly_after", "_hourly_before", b"_hourly_before", "_once", b"_once", "currency", b"currency", "hourly_after", b"hourly_after", "hourly_before", b"hourly_before", "once", b"once"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hourly_after: _TypeAlias = _typing.Literal["hourly_after"]  # noqa: Y015
+    _WhichOneofArgType__hourly_after: _TypeAlias = _typing.Literal["_hourly_after", b"_hourly_after"]  # noqa: Y015
+    _WhichOneofReturnType__hourly_before: _TypeAlias = _typing.Literal["hourly_before"]  # noqa: Y015
+    _WhichOneofArgType__hourly_before: _TypeAlias = _typing.Literal["_hourly_before", b"_hourly_before"]  # noqa: Y015
+    _WhichOneofReturnType__once: _TypeAlias = _typing.Literal["once"]  # noqa: Y015
+    _WhichOneofArgType__once: _TypeAlias = _typing.Literal["_once", b"_once"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hourly_after) -> _WhichOneofReturnType__hourly_after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hourly_before) -> _WhichOneofReturnType__hourly_before | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__once) -> _WhichOneofReturnType__once | None: ...
+
+Global___CostPlan: _TypeAlias = CostPlan  # noqa: Y015
 
 @_typing.final
 class ExhaustedOffer(_message.Message):
@@ -638,19 +723,31 @@ class RollbackGroupResponse(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def group(self) -> Global___GroupStatus: ...
     @_builtins.property
     def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    @_builtins.property
+    def rollout(self) -> Global___RolloutPlan:
+        """of a dry run"""
+
+    @_builtins.property
+    def cost(self) -> Global___CostPlan:
+        """of a dry run; absent if the shard has no prices"""
+
     def __init__(
         self,
         *,
         group: Global___GroupStatus | None = ...,
         plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+        rollout: Global___RolloutPlan | None = ...,
+        cost: Global___CostPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "group", b"group", "rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "group", b"group", "plan", b"plan", "rollout", b"rollout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,19 +781,31 @@ class ResumeRolloutResponse(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def group(self) -> Global___GroupStatus: ...
     @_builtins.property
     def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    @_builtins.property
+    def rollout(self) -> Global___RolloutPlan:
+        """of a dry run"""
+
+    @_builtins.property
+    def cost(self) -> Global___CostPlan:
+        """of a dry run; absent if the shard has no prices"""
+
     def __init__(
         self,
         *,
         group: Global___GroupStatus | None = ...,
         plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+        rollout: Global___RolloutPlan | None = ...,
+        cost: Global___CostPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "group", b"group", "rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "group", b"group", "plan", b"plan", "rollout", b"rollout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -979,6 +1088,7 @@ class UpsertGroupResponse(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def group(self) -> Global___GroupStatus: ...
     @_builtins.property
@@ -987,16 +1097,21 @@ class UpsertGroupResponse(_message.Message):
     def rollout(self) -> Global___RolloutPlan:
         """of a dry run that replaces instances"""
 
+    @_builtins.property
+    def cost(self) -> Global___CostPlan:
+        """of a dry run; absent if the shard has no prices"""
+
     def __init__(
         self,
         *,
         group: Global___GroupStatus | None = ...,
         plan: _abc.Iterable[Global___PlannedAction] | None = ...,
         rollout: Global___RolloutPlan | None = ...,
+        cost: Global___CostPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "rollout", b"rollout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "group", b"group", "rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan", "rollout", b"rollout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "group", b"group", "plan", b"plan", "rollout", b"rollout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1119,6 +1234,7 @@ class PlanGroupResponse(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     paused: _builtins.bool
     """nothing is done before the group is resumed; `actions` are what follows then"""
     @_builtins.property
@@ -1131,6 +1247,10 @@ class PlanGroupResponse(_message.Message):
     def rollout(self) -> Global___RolloutPlan:
         """absent if no instance is out of date"""
 
+    @_builtins.property
+    def cost(self) -> Global___CostPlan:
+        """absent if the shard has no prices"""
+
     def __init__(
         self,
         *,
@@ -1138,10 +1258,11 @@ class PlanGroupResponse(_message.Message):
         paused: _builtins.bool = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         rollout: Global___RolloutPlan | None = ...,
+        cost: Global___CostPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rollout", b"rollout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "paused", b"paused", "rollout", b"rollout", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "cost", b"cost", "paused", b"paused", "rollout", b"rollout", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

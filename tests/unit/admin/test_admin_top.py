@@ -59,6 +59,7 @@ def make_group(name: str, size: int, **more: Any) -> dict[str, Any]:
         "file_instance_type": None,
         "last_error": None,
         "provider_ids": [],
+        "cost": None,
         "etag": "1",
         "infra_hash": f"sha256:{REVISION}00",
         "runtime_hash": None,

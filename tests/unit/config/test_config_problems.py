@@ -126,6 +126,14 @@ def test_the_good_one_is_good() -> None:
         ("groups/acme/web/vars", {"a b": "x"}, 'groups.acme.web.vars["a b"]', "expected a variable name"),
         ("groups/acme/web/load_balancers", "lb", "groups.acme.web.load_balancers", "expected a list"),
         ("groups/acme/web/userdata", {}, "groups.acme.web.userdata", "expected no such key"),
+        # prices
+        ("shard/prices", {"currency": "EUR"}, "shard.prices.hourly", "expected this key, found none"),
+        ("shard/prices", {"hourly": {"m7": -1}}, "shard.prices.hourly.m7", "expected a price per hour from 0"),
+        ("shard/prices", {"hourly": {"m7": "0.1"}}, "shard.prices.hourly.m7", "expected an object, found text"),
+        ("shard/prices", {"hourly": {"m7": True}}, "shard.prices.hourly.m7", "expected an object, found true"),
+        ("shard/prices", {"hourly": {"m7": {"spott": 1}}}, "shard.prices.hourly.m7.spott", "expected no such key"),
+        ("shard/prices", {"hourly": {"m7": {"spot": "1"}}}, "shard.prices.hourly.m7.spot", "price per hour"),
+        ("shard/prices", {"hourly": {}, "currency": "US $"}, "shard.prices.currency", "expected a name of letters"),
         # durations
         ("shard/request_timeout", 5, "shard.request_timeout", "expected a duration with its unit"),
         ("shard/request_timeout", "5", "shard.request_timeout", "expected a duration such as"),

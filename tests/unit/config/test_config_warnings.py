@@ -105,3 +105,25 @@ def test_many_groups_are_one_warning() -> None:
     config["groups"]["default"] |= {f"g{n}": {"template": "web"} for n in range(2000)}
     [(_, message)] = found(config)
     assert message.endswith("and 1998 more: it renders empty; set it in vars")
+
+
+def test_an_offer_without_a_price_is_named_once_for_all_groups() -> None:
+    prices = {"hourly": {"m7": {"spot": 0.03, "on-demand": 0.1}, "m6": {"spot": 0.02}}}
+    config = document(template={"instance_types": ["m7", "m6"], "markets": ["spot", "on-demand"]})
+    assert found(config) == []  # no prices: nothing to say
+    config["shard"]["prices"] = prices
+    config["groups"]["default"]["api"] = {"template": "web", "size": 1}
+    message = "no price for on-demand m6 of default/api, default/web: what they cost is not known"
+    assert found(config) == [("shard.prices.hourly", message)]
+    config["shard"]["prices"] = {"hourly": {**prices["hourly"], "*": 1}}
+    assert found(config) == []
+
+
+def test_instances_without_a_type_have_the_price_of_all_other_types() -> None:
+    config = document()
+    config["shard"]["prices"] = {"hourly": {"m7": 1}}
+    assert [message for _, message in found(config)] == [
+        "no price for instances without a type of default/web: what they cost is not known"
+    ]
+    config["shard"]["prices"]["hourly"]["*"] = 0.02
+    assert found(config) == []

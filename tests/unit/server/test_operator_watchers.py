@@ -56,14 +56,14 @@ class World:
         )
         groups: dict[GroupKey, Any] = {WEB: self.resolved}
         agents: Any = SimpleNamespace(get=lambda id: None, has_left=lambda id: id in self.left)
-        self.configuration = SimpleNamespace(groups=groups, dynamic=SimpleNamespace(groups={}))
+        self.configuration = SimpleNamespace(groups=groups, dynamic=SimpleNamespace(groups={}), prices=None)
+        active_config: Any = SimpleNamespace(configuration=self.configuration)
         blocked_groups: Any = SimpleNamespace(failure=lambda key: "")
         self.left: set[InstanceId] = set()  # agents that have gone away
         readiness = Readiness(shard, agents, cast(Any, None), on_ready=lambda id, ready: None)
         self.records = CommittedRecords({m.id: m for m in members})
         clock = cast(Any, SimpleNamespace(wall=lambda: 5.0, steady=lambda: 5.0))
-        context: Any = SimpleNamespace(shard=shard, agents=agents, readiness=readiness)
-        active_config: Any = SimpleNamespace(configuration=self.configuration)
+        context: Any = SimpleNamespace(shard=shard, agents=agents, readiness=readiness, active_config=active_config)
         statuses = Statuses(context, blocked_groups, self.records, None, clock)
         self.watchers = Watchers(active_config, self.records, statuses)
 

@@ -56,6 +56,7 @@ def _control_rollout(selection: ShardSelection, dry_run: bool, rpc: str, **field
 
     answers = fanout.call_shards(selection, work)
     if dry_run:
+        printing.print_rollouts(selection, answers)
         printing.print_plan(selection, answers.map(lambda answer: answer.plan))
     else:
         printing.print_groups(selection, answers.map(lambda answer: answer.group))

@@ -1,6 +1,6 @@
 // Changes: the plan of the server first, then the question, then the change.
 import { call, query } from "./api.js";
-import { Empty, html, number, duration, Problem, useEffect, useRef, useState } from "./ui.js";
+import { amount, Empty, html, number, duration, Problem, useEffect, useRef, useState } from "./ui.js";
 
 // `action`: { title, verb, tone, path, method, body, shard, ask } where `ask` is a field to fill in before the plan.
 export function ActionButton({ action, session, disabled }) {
@@ -95,6 +95,7 @@ export function Plan({ plan, empty = "No instance is touched", about = "The plan
     ${plan.warnings.map((text) => html`<div class="notice warn" key=${text}><span class="notice-mark" aria-hidden="true">!</span><p>${text}</p></div>`)}
     ${plan.paused && html`<div class="notice warn"><span class="notice-mark" aria-hidden="true">‖</span><p>The group is paused: these steps follow when it is resumed.</p></div>`}
     ${plan.rollouts.map((each) => html`<p key=${each.shard} class="plan-rollout">Replaces <strong>${number(each.instances)}</strong> instances, at most ${number(each.at_once)} at once, ${each.order}${each.estimate_ms ? html`, about ${duration(each.estimate_ms)}` : ""}${each.held ? html`. It waits: ${each.held}` : ""}.</p>`)}
+    ${(plan.costs || []).map((each) => html`<${Cost} key=${each.shard} cost=${each} />`)}
     ${rows.length
       ? html`<ol class="plan-steps">${rows.map((row, index) => html`<li key=${index}>
           <span class=${`tag tag-${row.action}`}>${row.action}</span>
@@ -102,4 +103,12 @@ export function Plan({ plan, empty = "No instance is touched", about = "The plan
           <div class="muted">${row.reason}${row.message ? `: ${row.message}` : ""}</div></div></li>`)}</ol>`
       : html`<${Empty} title=${empty}>${about}<//>`}
   </div>`;
+}
+
+// Numbers are missing where a price or a measurement is.
+function Cost({ cost }) {
+  const { currency, hourly_before: before, hourly_after: after, once } = cost;
+  const show = (value) => (value === null ? "unknown" : amount(value, currency));
+  const hourly = before === after && before !== null ? html`Costs <strong>${show(before)}</strong> per hour, as now` : html`Costs <strong>${show(after)}</strong> per hour, now ${show(before)}`;
+  return html`<p>${hourly}${once ? html`. The rollout costs about ${show(once)} once` : ""}.</p>`;
 }

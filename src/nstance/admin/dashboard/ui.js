@@ -27,6 +27,23 @@ export function number(value) {
   return Number(value).toLocaleString("en-US");
 }
 
+// 1,234.50 USD, and 0.0816 USD: small amounts keep four digits.
+export function amount(value, currency) {
+  const digits = value >= 1 || !value ? { minimumFractionDigits: 2, maximumFractionDigits: 2 } : { maximumFractionDigits: 4 };
+  return `${value.toLocaleString("en-US", digits)} ${currency}`;
+}
+
+// What several groups cost together, by currency: [{ currency, hourly, unpriced }].
+export function totalCost(groups) {
+  const found = new Map();
+  for (const { cost } of groups) {
+    if (!cost) continue;
+    const sum = found.get(cost.currency) || { currency: cost.currency, hourly: 0, unpriced: 0 };
+    found.set(cost.currency, { ...sum, hourly: sum.hourly + cost.hourly, unpriced: sum.unpriced + cost.unpriced });
+  }
+  return [...found.values()];
+}
+
 export function clock(time) {
   return new Date(time).toLocaleTimeString("en-GB", { hour12: false });
 }

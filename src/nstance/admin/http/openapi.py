@@ -11,6 +11,8 @@ Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 OPTIONAL: Schema = {"type": ["string", "null"]}
 NUMBER: Schema = {"type": "integer"}
+AMOUNT: Schema = {"type": "number"}
+OPTIONAL_AMOUNT: Schema = {"type": ["number", "null"]}
 FLAG: Schema = {"type": "boolean"}
 TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
 TEXTS: Schema = {"type": "array", "items": TEXT}
@@ -38,6 +40,7 @@ def reply_schema(name: str, item: str) -> Schema:
 
 
 _ROLLOUT: Schema = {"anyOf": [ref("Revision"), {"type": "null"}]}
+_COST: Schema = {"anyOf": [ref("Cost"), {"type": "null"}]}
 
 SCHEMAS: Mapping[str, Schema] = {
     "Error": record_schema({"error": TEXT}),
@@ -58,6 +61,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "History": record_schema({"shard group": TEXT, "revisions": list_schema(ref("Revision"))}),
     "Scaled": record_schema({"shard group": TEXT, "size": NUMBER}),
     "ScaleRequest": record_schema({"group": TEXT, "size": {**NUMBER, "minimum": 0}}),
+    "Cost": record_schema({"currency": TEXT, "hourly": AMOUNT, "instance_hourly": OPTIONAL_AMOUNT, "unpriced": NUMBER}),
     "Group": record_schema(
         {
             "shard group tenant template instance_type subnet_pool etag": TEXT,
@@ -70,6 +74,7 @@ SCHEMAS: Mapping[str, Schema] = {
             ),
             "vars": {"type": "object", "additionalProperties": TEXT},
             "rollout": _ROLLOUT,
+            "cost": _COST,
             "size_source": record_schema(
                 {"kind by": OPTIONAL, "at": TIME, "config_size": {"type": ["integer", "null"]}}
             ),

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nstance.admin import output
-from nstance.admin.shard import life, records, unknown_vms
+from nstance.admin.shard import costs, life, records, unknown_vms
 from nstance.admin.shard.fanout import Answers
 from nstance.admin.shard.records import Record
 from nstance.admin.shard_flags import ShardSelection
+from nstance.model.counts import count
 
 
 def print_rows(
@@ -26,7 +27,9 @@ def print_rows(
 
 def print_groups(selection: ShardSelection, answers: Answers[Any]) -> None:
     found = [records.group(shard, status) for shard, status in answers.results]
-    print_rows(selection, found, columns=records.GROUP_COLUMNS, unbroken=("group",), to_row=records.group_row)
+    has_prices = any(each["cost"] is not None for each in found)
+    columns = [name for name in records.GROUP_COLUMNS if has_prices or name != "cost"]
+    print_rows(selection, found, columns=columns, unbroken=("group", "cost"), to_row=records.group_row)
     answers.check()
 
 
@@ -98,14 +101,19 @@ def print_plan(
 
 
 def print_rollouts(selection: ShardSelection, answers: Answers[Any]) -> None:
-    """What remains of each rollout, in a sentence."""
-    for _, answer in answers.results if selection.is_table else ():
-        plan = answer.rollout
-        if not plan.instances:
-            continue
-        pace = "one at a time" if plan.order == "serial" else f"at most {plan.at_once} at a time"
-        estimate = records.age(plan.estimate_ms / 1000)
-        duration = f"about {estimate}" if plan.estimate_ms else "unknown (nothing measured yet)"
-        output.note(f"rollout: {plan.instances} instances to replace, {pace}; duration: {duration}")
-        if plan.held:
-            output.note(f"the rollout is {plan.held}")
+    """What remains of each rollout and what the plan costs, in sentences."""
+    for shard, answer in answers.results if selection.is_table else ():
+        of_shard = f" of shard {shard}" if selection.several else ""
+        if answer.rollout.instances:
+            _print_rollout(answer.rollout, of_shard)
+        if answer.HasField("cost"):
+            output.note(f"cost{of_shard}: {costs.plan_line(costs.plan_record(answer.cost))}")
+
+
+def _print_rollout(plan: Any, of_shard: str) -> None:
+    pace = "one at a time" if plan.order == "serial" else f"at most {plan.at_once} at a time"
+    estimate = records.age(plan.estimate_ms / 1000)
+    duration = f"about {estimate}" if plan.estimate_ms else "unknown (nothing measured yet)"
+    output.note(f"rollout{of_shard}: {count(plan.instances, 'instance')} to replace, {pace}; duration: {duration}")
+    if plan.held:
+        output.note(f"the rollout{of_shard} is {plan.held}")

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from nstance.admin import output
+from nstance.admin.shard import costs
 from nstance.model import durations
 from nstance.model.ids import ShardId
 
 Record = dict[str, Any]
 
-GROUP_COLUMNS = ("group", "template", "type", "size", "actual", "ready", "notes")
+GROUP_COLUMNS = ("group", "template", "type", "size", "actual", "ready", "cost", "notes")
 INSTANCE_COLUMNS = ("instance", "group", "state", "ready", "age", "notes")
 REVISION_COLUMNS = ("revision", "outcome", "by", "started", "finished", "failures", "message")
 PLAN_COLUMNS = ("action", "instance", "reason", "message")
@@ -72,6 +73,7 @@ def group(shard: ShardId, status: Any) -> Record:
         "file_instance_type": status.file_instance_type or None,
         "last_error": status.last_error or None,
         "provider_ids": list(status.provider_ids),
+        "cost": costs.record(status.cost) if status.HasField("cost") else None,
         "etag": status.etag,
     }
 
@@ -135,7 +137,8 @@ def group_lines(record: Record) -> Record:
     vars = [f"{name}={value}" for name, value in record["vars"].items()]
     exhausted = [exhausted_offer_line(each) for each in record["exhausted_offers"]]
     texts = {"size_source": size_source(record), "vars": vars, "overrides": overrides, "exhausted_offers": exhausted}
-    return {**record, **texts, "rollout": _rollout_line(record["rollout"])}
+    cost = costs.group_line(record["cost"]) if record["cost"] is not None else None
+    return {**record, **texts, "cost": cost, "rollout": _rollout_line(record["rollout"])}
 
 
 def revision(status: Any) -> Record:
@@ -192,7 +195,8 @@ def group_row(record: Record) -> Record:
     copied = {name: record[name] for name in ("shard", "group", "template", "size")}
     types = ", ".join(record["instance_types"] or [record["instance_type"]])
     sizes = {"type": types, "actual": record["actual_size"], "ready": record["ready_size"]}
-    return {**copied, **sizes, "notes": notes}
+    cost = costs.hourly(record["cost"]) if record["cost"] is not None else ""
+    return {**copied, **sizes, "cost": cost, "notes": notes}
 
 
 def instance(shard: ShardId, status: Any) -> Record:
@@ -319,6 +323,10 @@ def control_plane(status: Any) -> Record:
             for each in status.metrics
         ],
     }
+
+
+def cost_plan(shard: ShardId, plan: Any) -> Record:
+    return {"shard": shard, **costs.plan_record(plan)}
 
 
 def rollout_plan(shard: ShardId, plan: Any) -> Record:

@@ -6,7 +6,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from nstance.admin import output
-from nstance.admin.shard import unknown_vms
+from nstance.admin.shard import costs, unknown_vms
 from nstance.admin.shard.overview import GroupView, ShardView
 from nstance.admin.shard.records import Record, exhausted_offer_line, instance_row, is_overridden
 from nstance.model.counts import count
@@ -22,6 +22,7 @@ MAX_SHARD_PROBLEMS = 3
 def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
     ready = sum(each.group["ready_size"] for each in view.groups)
     size = sum(each.group["size"] for each in view.groups)
+    cost = costs.total(each.group["cost"] for each in view.groups)
     healthy = sum(each.healthy for each in view.groups)
     tree = Tree(
         _line(
@@ -29,6 +30,7 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
             (f"shard {shard}", "bold"),
             (f"  leader {view.config['leader']} (epoch {view.config['epoch']})", DIM),
             (f"  {healthy}/{len(view.groups)} groups healthy, {ready}/{size} instances ready", ""),
+            (f"  {cost}" if cost else "", DIM),
         ),
         guide_style=DIM,
     )

@@ -39,6 +39,7 @@ def group(fleet: Fleet, shard: str, name: str) -> list[Line]:
     lines += _fact("size", f"{sizes} (from {shown['size_source']})", "" if model.is_calm(found) else "warn")
     lines += _fact("template", template)
     lines += _fact("rollout", shown["rollout"])
+    lines += _fact("cost", shown["cost"])
     lines += _fact("paused", "yes: nothing is created, replaced or deleted" if found["paused"] else None, "warn")
     for reason in found["blocked"]:
         lines += _fact("blocked", reason, "bad")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nstance.admin.shard import records
+from nstance.admin.shard import costs, records
 from nstance.admin.shard.records import Record
 from nstance.admin.top import details, model, tables
 from nstance.admin.top.lines import GAP, Line, between, cropped, line
@@ -96,6 +96,8 @@ def _totals(fleet: Fleet, surface: Surface) -> Line:
     parts: list[tuple[str, str]] = [(f"{count(total.total(), 'instance')} in {count(len(fleet.groups), 'group')}", "")]
     present = [state for state in reversed(STATES) if total[state]]
     parts += [(f"{GAP}{surface.sign(state)} {total[state]} {state}", STATES[state][0]) for state in present]
+    if cost := costs.total(group["cost"] for group in fleet.groups):
+        parts.append((f"{GAP}{cost}", "dim"))
     return tuple(parts)
 
 

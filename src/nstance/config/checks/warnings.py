@@ -5,7 +5,8 @@ that is only tested (`if`, `default`) is not.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 from nstance import gotemplate
 from nstance.config import overrides
@@ -29,6 +30,7 @@ def find_warnings(settings: Settings, groups: Groups, dynamic: DynamicGroups) ->
     """`groups`: all groups, resolved from the settings and the dynamic groups that are known."""
     problems = ProblemCollector()
     _find_undefined(settings, groups, problems)
+    _find_unpriced(settings, groups, problems)
     for key, resolved in groups.items():
         path: Path = ("groups", key.tenant, key.name)
         static = key in settings.groups
@@ -55,9 +57,29 @@ def _find_undefined(settings: Settings, groups: Groups, problems: ProblemCollect
         for place in (*rendered[kind], *found):
             missing_in.setdefault(place, []).append(key)
     for (path, name), keys in missing_in.items():
-        more = f" and {len(keys) - _MAX_NAMED_GROUPS} more" if len(keys) > _MAX_NAMED_GROUPS else ""
-        named = ", ".join(map(str, keys[:_MAX_NAMED_GROUPS])) + more
-        problems.add(path, f"var {name} is not defined for {named}: it renders empty; set it in vars")
+        problems.add(path, f"var {name} is not defined for {_named(keys)}: it renders empty; set it in vars")
+
+
+def _named(keys: Sequence[GroupKey]) -> str:
+    more = f" and {len(keys) - _MAX_NAMED_GROUPS} more" if len(keys) > _MAX_NAMED_GROUPS else ""
+    return ", ".join(map(str, keys[:_MAX_NAMED_GROUPS])) + more
+
+
+def _find_unpriced(settings: Settings, groups: Groups, problems: ProblemCollector) -> None:
+    if settings.shard.prices is None:
+        return
+    prices = settings.shard.prices.make()
+    missing: dict[str, list[GroupKey]] = {}
+    for key, resolved in groups.items():
+        group = resolved.group
+        for market, kind in itertools.product(group.markets or ("",), group.instance_types or ("",)):
+            if prices.of(market, kind) is None:
+                name = " ".join(filter(None, (market, kind))) or "instances without a type"
+                missing.setdefault(name, []).append(key)
+    for name, keys in missing.items():
+        problems.add(
+            ("shard", "prices", "hourly"), f"no price for {name} of {_named(keys)}: what they cost is not known"
+        )
 
 
 def undefined(text: str, values: Mapping[str, object]) -> list[str]:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StrictInt, model_validator
 from nstance.config import addresses
 from nstance.config.addresses import Service
 from nstance.config.model import scalars
+from nstance.config.model.prices import PriceList
 from nstance.config.model.scalars import Block, invalid
 from nstance.model.group import CAPACITY_RETRY_SECONDS
 
@@ -235,3 +236,4 @@ class ShardConfig(Block):
     leader_election: LeaderElection = LeaderElection()
     error_exit_jitter: ErrorExitJitter = ErrorExitJitter()
     identity: Identity = Identity()
+    prices: PriceList | None = Field(default=None, description="what instances cost, for plans and metrics")

@@ -25,7 +25,7 @@ from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
 from nstance.pki import keys, names, proof
-from nstance.server.api import group_edits, permissions, plans, rollout_requests, watchers
+from nstance.server.api import costs, group_edits, permissions, plans, rollout_requests, watchers
 from nstance.server.api.admission import Admission
 from nstance.server.api.config_requests import ConfigRequests
 from nstance.server.api.control_plane import ControlPlaneStatus
@@ -144,6 +144,12 @@ class OperatorService(operator_grpc.OperatorServiceBase):
             return self._groups.preview(edit)
         return await self._groups.change(edit, who=tenancy.by)
 
+    def _plan(self, key: GroupKey, configuration: Configuration) -> dict[str, Any]:
+        """What would be done with this configuration: the fields that all answers with a plan share."""
+        parts = self._shard, self._context.step_times, configuration, key
+        plan = plans.plan(self._shard, key, configuration.groups[key].group)
+        return {"plan": plan, "rollout": rollout_requests.plan(*parts), "cost": costs.plan(*parts)}
+
     async def UpsertGroup(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.key(request.key)
@@ -152,12 +158,9 @@ class OperatorService(operator_grpc.OperatorServiceBase):
             self._groups.preview(edit)  # raises: what is not accepted orders nothing either
             await self._requests.order_removal(tenancy, key, request.remove_first)
         configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
-        resolved, plan, rollout = configuration.groups[key], [], None
-        if request.dry_run:
-            plan = plans.plan(self._shard, key, resolved.group)
-            rollout = rollout_requests.plan(self._shard, self._context.step_times, configuration, key)
-        group = self._status(resolved, configuration)
-        await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan, rollout=rollout))
+        group = self._status(configuration.groups[key], configuration)
+        planned = self._plan(key, configuration) if request.dry_run else {}
+        await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, **planned))
 
     async def DeleteGroup(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
@@ -178,12 +181,12 @@ class OperatorService(operator_grpc.OperatorServiceBase):
             configuration = self._groups.preview(edit)
         else:
             key, configuration = tenancy.group(request.key).group.key, self._active_config.configuration
-        desired = configuration.groups[key].group
-        actions = plans.plan(self._shard, key, desired)
-        warnings = configurations.overridden(configuration, [key])
-        rollout = rollout_requests.plan(self._shard, self._context.step_times, configuration, key)
+        planned = self._plan(key, configuration)
         answer = operator_pb2.PlanGroupResponse(
-            actions=actions, paused=desired.paused, warnings=warnings, rollout=rollout
+            actions=planned.pop("plan"),
+            paused=configuration.groups[key].group.paused,
+            warnings=configurations.overridden(configuration, [key]),
+            **planned,
         )
         await stream.send_message(_checked_size(answer))
 
@@ -213,30 +216,32 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         key = tenancy.group(request.key).group.key
         edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.by)
         configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
-        resolved = configuration.groups[key]
-        plan = plans.plan(self._shard, key, resolved.group) if request.dry_run else []
-        group = self._status(resolved, configuration)
-        await stream.send_message(operator_pb2.RollbackGroupResponse(group=group, plan=plan))
+        group = self._status(configuration.groups[key], configuration)
+        planned = self._plan(key, configuration) if request.dry_run else {}
+        await stream.send_message(operator_pb2.RollbackGroupResponse(group=group, **planned))
 
     async def ResumeRollout(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.group(request.key).group.key
-        configuration, plan = self._active_config.configuration, []
+        configuration, planned = self._active_config.configuration, {}
         if self._rollouts.is_rolled_back(key):
             edit = rollout_requests.end_rollback(key)
             configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
             if request.dry_run:
-                plan = plans.plan(self._shard, key, configuration.groups[key].group)
+                planned = self._plan(key, configuration)
         elif request.dry_run:
             desired = configuration.groups[key].group
             decision = self._shard.plan(key, desired, ev.RolloutResumed())
             if decision.rejections:
                 raise rollout_requests.not_held()
-            plan = plans.actions(self._shard, key, desired, decision)
+            actions = plans.actions(self._shard, key, desired, decision)
+            planned = {**self._plan(key, configuration), "plan": actions}
+            if planned["rollout"] is not None:
+                planned["rollout"].held = ""  # this ends the hold
         else:
             await self._rollouts.resume(key, by=tenancy.by)
         group = self._status(configuration.groups[key], configuration)
-        await stream.send_message(operator_pb2.ResumeRolloutResponse(group=group, plan=plan))
+        await stream.send_message(operator_pb2.ResumeRolloutResponse(group=group, **planned))
 
     async def ListRevisions(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream)

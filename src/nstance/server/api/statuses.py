@@ -22,7 +22,7 @@ from nstance.model.group import Group
 from nstance.model.ids import GroupKey
 from nstance.model.instance import ENDED, Instance, State
 from nstance.model.observation import Observation
-from nstance.server.api import rollout_requests
+from nstance.server.api import costs, rollout_requests
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.leader.blocked_groups import BlockedGroups
 from nstance.server.leader.context import ShardContext
@@ -46,6 +46,7 @@ class Statuses:
         self._agents = context.agents
         self._readiness = context.readiness
         self._blocked_groups = blocked_groups
+        self._active_config = context.active_config
         self._cache = cache
         self._records = records
         self._clock = clock
@@ -92,6 +93,7 @@ class Statuses:
             runtime_hash=group.runtime_hash,
             rolled_back_from=group.rolled_back_from,
             file_instance_type=resolved.file.instance_type if group.static else "",
+            cost=costs.group_cost(self._active_config.configuration.prices, group, members),
         )
 
     def _exhausted_offers(self, group: Group) -> list[operator_pb2.ExhaustedOffer]:

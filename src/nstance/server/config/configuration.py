@@ -23,6 +23,7 @@ from nstance.config.resolve import Resolved
 from nstance.core.election import Timings
 from nstance.model.group import Policy
 from nstance.model.ids import GroupKey, ShardId
+from nstance.model.prices import Prices
 from nstance.objects import errors
 from nstance.objects.port import ObjectStore, Version
 
@@ -45,6 +46,7 @@ class Configuration:
     dynamic: DynamicGroups
     groups: Mapping[GroupKey, Resolved]
     policy: Policy
+    prices: Prices | None
     version: Version  # of config.jsonc
     dynamic_version: Version | None  # of groups.jsonc; None if there is none
     size: int
@@ -72,6 +74,7 @@ async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | No
             dynamic=dynamic,
             groups=resolve(settings, dynamic),
             policy=policies.make_policy(settings),
+            prices=settings.shard.prices.make() if settings.shard.prices is not None else None,
             version=stored.version,
             dynamic_version=dynamic_version,
             size=len(stored.body),

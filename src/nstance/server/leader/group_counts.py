@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from nstance.config.overrides import list_overrides
+from nstance.core import costs
 from nstance.core.draft import drifted
 from nstance.model.ids import GroupKey, InstanceId
-from nstance.model.instance import ENDED
+from nstance.model.instance import ENDED, Instance
 from nstance.server.leader.context import TermContext
 from nstance.server.liveness.connected_agents import Presence
-from nstance.telemetry.group_metrics import GroupCount, Load
+from nstance.telemetry.group_metrics import GroupCost, GroupCount, Load
 
 
 def count_groups(context: TermContext, now: float) -> Iterator[GroupCount]:
@@ -40,6 +41,7 @@ def count_groups(context: TermContext, now: float) -> Iterator[GroupCount]:
             rollout=revision.outcome if revision is not None else None,
             rollout_failures=revision.failures if revision is not None else 0,
             loads=tuple(_load(each) for each in present),
+            cost=_cost(context, members.values()),
         )
 
 
@@ -56,6 +58,14 @@ def _overrides(context: TermContext, key: GroupKey) -> int:
     if resolved is None or not resolved.group.static:
         return 0
     return sum(1 for _ in list_overrides(context.configuration.dynamic.groups.get(key), resolved.file))
+
+
+def _cost(context: TermContext, members: Iterable[Instance]) -> GroupCost | None:
+    prices = context.configuration.prices
+    if prices is None:
+        return None
+    found = costs.cost_of(prices, members)
+    return GroupCost(currency=prices.currency, by_market=found.by_market, unpriced=found.unpriced)
 
 
 def _has_current_files(presence: Presence) -> bool:

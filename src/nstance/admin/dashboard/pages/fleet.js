@@ -2,7 +2,7 @@
 import { Grid, Legend } from "../grid.js";
 import { counts, ORDER, shortHash, STATES } from "../states.js";
 import { useStore } from "../store.js";
-import { Ago, duration, Empty, html, link, number } from "../ui.js";
+import { Ago, amount, duration, Empty, html, link, number, totalCost } from "../ui.js";
 
 export function Fleet() {
   const store = useStore(100);
@@ -26,6 +26,7 @@ export function Fleet() {
       <${Total} value=${leaving} label="draining or deleting" tone=${leaving ? "leave" : ""} />
       <${Total} value=${found["not-ready"] || 0} label="not ready" tone=${found["not-ready"] ? "warn" : ""} />
       <${Total} value=${found.suspect || 0} label="unresponsive" tone=${found.suspect ? "bad" : ""} />
+      <${Costs} groups=${groups} />
     </section>
     <${Alarms} alarms=${store.alarms} />
     ${[...store.shards.values()].map((shard) => html`<${Shard} key=${shard.shard} shard=${shard} store=${store} />`)}
@@ -39,6 +40,11 @@ export function revisionsOf(group) {
 
 function Total({ value, label, tone }) {
   return html`<div class=${`total ${tone || ""}`}><span class="total-value">${number(value)}</span><span class="total-label">${label}</span></div>`;
+}
+
+export function Costs({ groups }) {
+  return totalCost(groups).map((each) => html`<div key=${each.currency} class="total"><span class="total-value">${amount(each.hourly, "")}</span>
+    <span class="total-label">${each.currency} per hour${each.unpriced ? html`, without <span class="warn-text">${number(each.unpriced)} without a price</span>` : ""}</span></div>`);
 }
 
 export function Alarms({ alarms }) {

@@ -5,9 +5,9 @@ import { Chart } from "../chart.js";
 import { Mark } from "../grid.js";
 import { counts, ORDER, shortHash, STATES, stateOf } from "../states.js";
 import { useStore } from "../store.js";
-import { Ago, Card, dateTime, duration, Empty, Facts, html, link, number, Problem, useAnswer, useMemo, useNow, VirtualRows } from "../ui.js";
+import { Ago, amount, Card, dateTime, duration, Empty, Facts, html, link, number, Problem, useAnswer, useMemo, useNow, VirtualRows } from "../ui.js";
 import { EventRow } from "./events.js";
-import { Progress, revisionsOf } from "./fleet.js";
+import { Costs, Progress, revisionsOf } from "./fleet.js";
 
 const LIFE = new Set(["registered", "ready", "not-ready", "created", "deleted", "drained", "drain-started"]);
 
@@ -40,6 +40,7 @@ function Known({ session, group, store }) {
       <div class="total"><span class="total-value">${number(group.size)}</span><span class="total-label">desired</span></div>
       <div class=${`total ${group.ready_size < group.size ? "warn" : "good"}`}><span class="total-value">${number(group.ready_size)}</span><span class="total-label">ready</span></div>
       ${ORDER.filter((state) => state !== "ready" && found[state]).map((state) => html`<div key=${state} class=${`total ${STATES[state].tone}`}><span class="total-value">${number(found[state])}</span><span class="total-label">${STATES[state].word}</span></div>`)}
+      <${Costs} groups=${[group]} />
     </section>
     <div class="columns">
       <div class="column-wide">
@@ -148,7 +149,7 @@ function Configuration({ group }) {
   return html`<${Facts} rows=${[
       ["tenant", group.tenant], ["template", group.template], ["instance type", group.instance_type], ["subnet pool", group.subnet_pool],
       ["kind", group.static ? "static, from the config file" : "dynamic, from the API"], ["size from", from],
-      ["size in the file", source.config_size], ["infra hash", group.infra_hash && html`<code>${shortHash(group.infra_hash)}</code>`],
+      ["size in the file", source.config_size], ["one more instance", group.cost?.instance_hourly != null && `${amount(group.cost.instance_hourly, group.cost.currency)} per hour`], ["infra hash", group.infra_hash && html`<code>${shortHash(group.infra_hash)}</code>`],
       ["runtime hash", group.runtime_hash && html`<code>${shortHash(group.runtime_hash)}</code>`],
     ]} />
     ${Object.keys(group.vars).length > 0 && html`<h3>Vars</h3><${Facts} rows=${Object.entries(group.vars)} />`}

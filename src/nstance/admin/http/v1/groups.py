@@ -136,6 +136,7 @@ class Groups:
         body = {
             "plan": _actions(answers.map(lambda each: each.actions)),
             "rollouts": _rollouts(answers),
+            "costs": _costs(answers),
             "paused": any(each.paused for _, each in answers.results),
             "warnings": [warning for _, each in answers.results for warning in each.warnings],
         }
@@ -202,6 +203,7 @@ class Groups:
             answers,
             plan=_actions(answers.map(lambda each: each.plan)),
             rollouts=_rollouts(answers),
+            costs=_costs(answers),
             groups=_groups(answers.map(lambda each: each.group)),
         )
 
@@ -250,13 +252,16 @@ class Groups:
             call,
             answers,
             plan=_actions(answers.map(lambda each: each.plan)),
+            rollouts=_rollouts(answers),
+            costs=_costs(answers),
             groups=_groups(answers.map(lambda each: each.group)),
         )
 
 
 def changed(call: Call, answers: fanout.Answers[Any], **parts: Iterable[Record]) -> web.Response:
     """The answer to a change, or to its dry run."""
-    found: dict[str, Any] = {name: list(parts.get(name, ())) for name in ("plan", "rollouts", "groups", "instances")}
+    names = ("plan", "rollouts", "costs", "groups", "instances")
+    found: dict[str, Any] = {name: list(parts.get(name, ())) for name in names}
     paused = any(group["paused"] for group in found["groups"])
     return answer(call, {"dry_run": call.is_dry_run, "paused": paused, **found, "warnings": []}, answers)
 
@@ -278,3 +283,7 @@ def _actions(answers: fanout.Answers[Any]) -> list[Record]:
 
 def _rollouts(answers: fanout.Answers[Any]) -> list[Record]:
     return [records.rollout_plan(shard, each.rollout) for shard, each in answers.results if each.HasField("rollout")]
+
+
+def _costs(answers: fanout.Answers[Any]) -> list[Record]:
+    return [records.cost_plan(shard, each.cost) for shard, each in answers.results if each.HasField("cost")]

@@ -7,6 +7,7 @@ from nstance.admin.http.openapi import (
     FLAG,
     NUMBER,
     OPTIONAL,
+    OPTIONAL_AMOUNT,
     TEXT,
     TEXTS,
     TIME,
@@ -62,6 +63,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Problem": PROBLEM,
     "ShardError": openapi.SCHEMAS["ShardError"],
     "Revision": openapi.SCHEMAS["Revision"],
+    "Cost": openapi.SCHEMAS["Cost"],
     "Group": _extended("Group", {"infra_hash runtime_hash": OPTIONAL}),
     "Instance": _extended("Instance", {"report": optional("Report")}),
     "ListedInstance": openapi.SCHEMAS["Instance"],
@@ -76,10 +78,12 @@ SCHEMAS: Mapping[str, Schema] = {
     "Event": _extended("Event", {"id": NUMBER, "trouble": FLAG}),
     "Action": record_schema({"shard group action reason message": TEXT, "instance_id": OPTIONAL}),
     "RolloutPlan": record_schema({"shard order": TEXT, "instances at_once estimate_ms": NUMBER, "held": OPTIONAL}),
+    "CostPlan": record_schema({"shard currency": TEXT, "hourly_before hourly_after once": OPTIONAL_AMOUNT}),
     "Plan": with_errors(
         {
             "plan": list_schema(ref("Action")),
             "rollouts": list_schema(ref("RolloutPlan")),
+            "costs": list_schema(ref("CostPlan")),
             "paused": FLAG,
             "warnings": TEXTS,
         }
@@ -89,6 +93,7 @@ SCHEMAS: Mapping[str, Schema] = {
             "dry_run paused": FLAG,
             "plan": list_schema(ref("Action")),
             "rollouts": list_schema(ref("RolloutPlan")),
+            "costs": list_schema(ref("CostPlan")),
             "groups": list_schema(ref("Group")),
             "instances": list_schema(ref("ListedInstance")),
             "warnings": TEXTS,
