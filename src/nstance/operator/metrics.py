@@ -36,6 +36,7 @@ class Metrics:
         self._call_seconds = histogram(
             "shard_call_seconds", "Duration of a call to a shard.", "shard", buckets=_CALL_BUCKETS
         )
+        self._requests = counter("kubernetes_requests", "Requests to Kubernetes.", "method", "code")
         self._reconciles = counter("reconciles", "Reconciles of a controller.", "controller", "result")
         self._reconcile_seconds = histogram(
             "reconcile_seconds", "Duration of a reconcile.", "controller", buckets=_CALL_BUCKETS
@@ -61,6 +62,10 @@ class Metrics:
         """`call` and `code` are gRPC's names; UNREACHABLE means no answer."""
         self._calls.labels(shard, call, code).inc()
         self._call_seconds.labels(shard).observe(seconds)
+
+    def kubernetes_called(self, method: str, code: str) -> None:
+        """`method` is WATCH or one of HTTP; UNREACHABLE as a code means no answer."""
+        self._requests.labels(method, code).inc()
 
     def reconciled(self, controller: str, result: str, seconds: float) -> None:
         self._reconciles.labels(controller, result).inc()

@@ -76,11 +76,14 @@ class Operator:
         self.links: Links | None = None
         self._clock = clock
         self._rng = rng
-        self._connect: Connect = connect or (lambda access: HttpKube(access, clock))
+        self._connect: Connect = connect or self._connect_http
         self._build = build
         self._stopping = asyncio.Event()
         self._phase: str | None = "starting"  # why it is not ready
         self._mirrors: tuple[Mirrors, ...] = ()
+
+    def _connect_http(self, access: Access) -> Kube:
+        return HttpKube(access, self._clock, on_request=self.metrics.kubernetes_called)
 
     @property
     def unready_reason(self) -> str | None:
