@@ -47,6 +47,7 @@ class Metrics:
             "drain_seconds", "From the start of a drain to its end.", buckets=_DRAIN_BUCKETS
         )
         self._expires = gauge("certificate_expiry_timestamp_seconds", "When the client certificate expires.")
+        self._loop_errors = counter("event_loop_errors", "Errors of callbacks and tasks that nothing awaits.")
         self._leader = gauge("leader", "1 while this replica leads.")
 
     def render(self) -> bytes:
@@ -81,6 +82,9 @@ class Metrics:
 
     def set_certificate_expiry(self, at: float) -> None:
         self._expires.set(at)
+
+    def loop_failed(self) -> None:
+        self._loop_errors.inc()
 
     def set_leader(self, leading: bool) -> None:
         self._leader.set(leading)
