@@ -45,6 +45,7 @@ async def scraped_fleet(tmp_path: Path, agent_port: int) -> AsyncIterator["Scrap
         await site.prepare()
         operator = site.operator(leader_elect=True, build=registry.build_controllers)
         await stack.enter_async_context(operator_site.running(operator))
+        operator.metrics.kubernetes_called("GET", "200")  # the Kubernetes in memory gets no requests
         await eventually(lambda: operator.links is not None and operator_site.is_ready(operator))
         await eventually(lambda: world.leader.shard.drainers.last_seen(operator_site.TENANT) is not None)
         browser = await stack.enter_async_context(served(world))

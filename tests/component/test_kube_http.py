@@ -53,6 +53,27 @@ async def test_every_refusal_has_its_name(code: int, reason: str, method: str, e
         assert type(caught.value) is expected
 
 
+async def test_every_request_is_counted_with_its_answer() -> None:
+    counted: list[tuple[str, str]] = []
+
+    def count(method: str, code: str) -> None:
+        counted.append((method, code))
+
+    async with (
+        serving(always(lambda: status(404, "NotFound"))) as url,
+        client(url, on_request=count) as kube,
+    ):
+        for call in (kube.get(POD, "a", namespace="here"), kube.patch(POD, "a", {}, namespace="here")):
+            with pytest.raises(errors.NotFoundError):
+                await call
+        with pytest.raises(errors.NotFoundError):
+            await anext(aiter(kube.watch(POD, version="1")))
+    async with client(url, on_request=count) as kube:
+        with pytest.raises(errors.UnavailableError):
+            await kube.get(POD, "a", namespace="here")
+    assert counted == [("GET", "404"), ("PATCH", "404"), ("WATCH", "404"), ("GET", "UNREACHABLE")]
+
+
 async def test_all_causes_are_in_the_message() -> None:
     causes = [
         {"field": "spec.size", "message": "must be positive"},

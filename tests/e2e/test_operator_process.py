@@ -65,11 +65,11 @@ async def kubernetes(dir: Path) -> AsyncIterator[tuple[HttpKube, str]]:
         stack.push_async_callback(kube.close)
         await kube.create(kinds.NAMESPACE, {"metadata": {"name": namespace}})
         if REAL:
-            await _least_rights(kube, namespace, dir)
+            await least_rights(kube, namespace, dir)
         yield kube, namespace
 
 
-async def _least_rights(kube: HttpKube, namespace: str, dir: Path) -> None:
+async def least_rights(kube: HttpKube, namespace: str, dir: Path) -> None:
     """The operator gets the rights that the manifests give it, and no others."""
     access = kubeconfig.load([dir / "kubeconfig"])
     await kube.create(kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-operator"}}, namespace=namespace)
@@ -174,7 +174,7 @@ async def _walk(kube: HttpKube, namespace: str, world: World, dir: Path, port: i
 
 
 async def test_another_operator_leads_after_a_kill(tmp_path: Path) -> None:
-    """The lease lasts three seconds. What was asked for in between is done once."""
+    """Five seconds later at most; twice that is for a busy machine. What was asked for in between is done once."""
     groups = {"web": {"template": "web", "size": 2}}
     async with (
         World(tmp_path / "server", config(groups=groups)) as world,
@@ -195,11 +195,12 @@ async def test_another_operator_leads_after_a_kill(tmp_path: Path) -> None:
                 killed = time.monotonic()
                 await kube.patch(kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": 3}}, namespace=namespace)
                 await _until(second, lambda: _leads_instead_of(kube, namespace, before))
-                print(f"another operator led {time.monotonic() - killed:.1f} s after the kill")
+                took = time.monotonic() - killed
+                print(f"another operator led {took:.1f} s after the kill")
                 await eventually(lambda: len(world.leader.shard.instances) == 3)
                 await _until(second, lambda: _has_replicas(kube, namespace, 3))
                 assert len(world.leader.shard.instances) == 3
-                assert before["spec"]["leaseDurationSeconds"] == 3
+                assert took < 10
             finally:
                 for process in processes:
                     if process.returncode is None:
@@ -232,7 +233,7 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
                 arguments = (f"--webhook-bind-address=127.0.0.1:{base + 2}", f"--webhook-cert-path={tmp_path / 'none'}")
                 async with operating(tmp_path, namespace, base, *arguments) as process:
                     await _until(process, lambda: _is_static(kube, namespace))
-                    with pytest.raises(errors.InvalidError, match=r"spec\.template cannot be changed .* is static"):
+                    with pytest.raises(errors.InvalidError, match=r"spec\.template cannot be changed: the group is static"):
                         await _patch_pool(kube, namespace, {"template": "other"})
                     await _patch_pool(kube, namespace, {"vars": {"greeting": "hi"}})
                     with pytest.raises(errors.InvalidError, match=r"providerIDList cannot be changed"):

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -67,8 +67,11 @@ class HttpKube:
         connect_seconds: float = CONNECT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
         page: int = PAGE_SIZE,
+        on_request: Callable[[str, str], None] = lambda method, code: None,
     ) -> None:
+        """`on_request` is called once for each request with its method and the status of the answer, or `UNREACHABLE`."""
         self._access = access
+        self._on_request = on_request
         self._credentials = Credentials(access, clock)
         self._call_seconds = call_seconds
         self._connect_seconds = connect_seconds
@@ -291,11 +294,18 @@ class HttpKube:
         if self._access.tls_server_name:
             options["server_hostname"] = self._access.tls_server_name
         context = credential.context if credential.context is not None else True
-        with _translate_errors(request, self._call_seconds):
-            async with asyncio.timeout(self._call_seconds):
-                return await self._open_session().request(
-                    request.method, url, headers=headers, allow_redirects=False, ssl=context, **options
-                )
+        method = "WATCH" if "watch" in request.query else request.method
+        code = "UNREACHABLE"
+        try:
+            with _translate_errors(request, self._call_seconds):
+                async with asyncio.timeout(self._call_seconds):
+                    response = await self._open_session().request(
+                        request.method, url, headers=headers, allow_redirects=False, ssl=context, **options
+                    )
+            code = str(response.status)
+            return response
+        finally:
+            self._on_request(method, code)
 
     async def _read(self, request: _Request, response: aiohttp.ClientResponse) -> bytes:
         try:

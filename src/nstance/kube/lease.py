@@ -2,8 +2,9 @@
 
 A candidate acquires the Lease when it has not changed for its duration on the candidate's own clock; the times in it are
 from another machine and only for people. A leader that could not write it for a while (`LeaseTimes.deadline`) stops before
-another may start. The traps: that time counts from before the write was sent, on a clock that includes suspension; and the
-Lease is released only after the work has ended.
+another may start. The traps: that time counts from before the write was sent, on a clock that includes suspension; the
+Lease is released only after the work has ended; and a request that hangs must leave time for another one, so none may take
+until the deadline.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 LEASE_NAME = "nstance-operator-leader-election"
 RELEASE_SECONDS = 5.0
+EXPIRED_SECONDS = 0.01  # a candidate attempts so long after the lease has expired
 _JITTER = 0.2
 
 
@@ -28,8 +30,8 @@ _JITTER = 0.2
 class LeaseTimes:
     """In seconds. By default another operator leads within five seconds after a leader was killed."""
 
-    duration: float = 3.0  # whole seconds: after it, another candidate may lead
-    deadline: float = 2.0  # a leader that could not renew for so long stops
+    duration: float = 4.0  # whole seconds: after it, another candidate may lead
+    deadline: float = 3.0  # a leader that could not renew for so long stops
     renew: float = 0.6  # between two renewals
     retry: float = 0.5  # between two attempts of a candidate
 
@@ -38,6 +40,11 @@ class LeaseTimes:
             raise ValueError(
                 "expected a lease that lasts longer than its deadline, and a deadline longer than a renewal"
             )
+
+    @property
+    def attempt(self) -> float:
+        """How long one renewal may take: two fit into the time until the deadline."""
+        return (self.deadline - self.renew) / 2
 
 
 class LeadershipLostError(Exception):
@@ -112,7 +119,9 @@ class Election:
             if self.holder != waiting_for:
                 waiting_for = self.holder
                 log.info("waiting for leadership", extra={"lease": LEASE_NAME, "holder": waiting_for})
-            await self._clock.sleep(self._times.retry * (1.0 + self._rng.uniform(0.0, _JITTER)))
+            pause = self._times.retry * (1.0 + self._rng.uniform(0.0, _JITTER))
+            expires = self._unchanged_since + self._length() - self._clock.monotonic()
+            await self._clock.sleep(min(pause, expires + EXPIRED_SECONDS) if expires > 0 else pause)
 
     async def renew(self) -> None:
         """Renews the lease until it is lost. Raises LeadershipLostError."""
@@ -125,7 +134,7 @@ class Election:
                     f"the lease {LEASE_NAME} was not renewed for {self._times.deadline:g} s: {problem or 'suspended'}"
                 )
             try:
-                async with asyncio.timeout(self._remaining()):
+                async with asyncio.timeout(min(self._remaining(), self._times.attempt)):
                     await self._attempt()
                 problem = ""
             except errors.KubeError as failure:
@@ -180,10 +189,12 @@ class Election:
         self._lease = lease
 
     def _is_expired(self) -> bool:
+        return self._clock.monotonic() - self._unchanged_since > self._length()
+
+    def _length(self) -> float:
+        """How long the Lease lasts that was last read."""
         length = _spec(self._lease).get("leaseDurationSeconds")
-        if not isinstance(length, int) or length <= 0:
-            length = self._times.duration
-        return self._clock.monotonic() - self._unchanged_since > length
+        return length if isinstance(length, int) and length > 0 else self._times.duration
 
     async def _write(self) -> None:
         sent = self._clock.boot()

@@ -22,6 +22,7 @@ K = TypeVar("K", bound=Hashable)
 
 RETRY = Backoff(0.005, 60.0, jitter=0.5)
 RECONCILE_TIMEOUT_SECONDS = 300.0
+MIRROR_DELAY_FAILURES = 8  # about a second
 
 
 class Result(Enum):
@@ -160,8 +161,9 @@ class Queue(Generic[K]):
         delay = self._delay(key)
         if isinstance(problem, errors.ThrottledError):
             delay = max(delay, problem.delay)
-        # Conflicts are common and resolve with the next reconcile, and an object may go between two calls.
-        is_gone = isinstance(problem, errors.NotFoundError) and self._failures[key] == 1
+        # Conflicts are common and resolve with the next reconcile, and a mirror shows an object for a moment longer than it
+        # exists.
+        is_gone = isinstance(problem, errors.NotFoundError) and self._failures[key] <= MIRROR_DELAY_FAILURES
         is_common = isinstance(problem, errors.ConflictError) or is_gone
         level = logging.INFO if is_common else logging.WARNING
         log.log(

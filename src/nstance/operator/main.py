@@ -16,7 +16,7 @@ from nstance.operator import options as parsing
 from nstance.operator.errors import FatalError
 from nstance.operator.options import Level, Options
 from nstance.operator.wiring import Host, Operator
-from nstance.telemetry import logs, tracing
+from nstance.telemetry import logs, loop_errors, tracing
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ async def run(options: Options, clock: Clock, rng: Rng) -> int:
     )
     operator = Operator(options, clock=clock, rng=rng, host=Host(tracing=traced))
     loop = asyncio.get_running_loop()
+    loop_errors.install(loop, operator.metrics.loop_failed)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, operator.stop)
     try:

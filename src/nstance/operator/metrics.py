@@ -36,6 +36,7 @@ class Metrics:
         self._call_seconds = histogram(
             "shard_call_seconds", "Duration of a call to a shard.", "shard", buckets=_CALL_BUCKETS
         )
+        self._requests = counter("kubernetes_requests", "Requests to Kubernetes.", "method", "code")
         self._reconciles = counter("reconciles", "Reconciles of a controller.", "controller", "result")
         self._reconcile_seconds = histogram(
             "reconcile_seconds", "Duration of a reconcile.", "controller", buckets=_CALL_BUCKETS
@@ -46,6 +47,7 @@ class Metrics:
             "drain_seconds", "From the start of a drain to its end.", buckets=_DRAIN_BUCKETS
         )
         self._expires = gauge("certificate_expiry_timestamp_seconds", "When the client certificate expires.")
+        self._loop_errors = counter("event_loop_errors", "Errors of callbacks and tasks that nothing awaits.")
         self._leader = gauge("leader", "1 while this replica leads.")
 
     def render(self) -> bytes:
@@ -62,6 +64,10 @@ class Metrics:
         self._calls.labels(shard, call, code).inc()
         self._call_seconds.labels(shard).observe(seconds)
 
+    def kubernetes_called(self, method: str, code: str) -> None:
+        """`method` is WATCH or one of HTTP; UNREACHABLE as a code means no answer."""
+        self._requests.labels(method, code).inc()
+
     def reconciled(self, controller: str, result: str, seconds: float) -> None:
         self._reconciles.labels(controller, result).inc()
         self._reconcile_seconds.labels(controller).observe(seconds)
@@ -76,6 +82,9 @@ class Metrics:
 
     def set_certificate_expiry(self, at: float) -> None:
         self._expires.set(at)
+
+    def loop_failed(self) -> None:
+        self._loop_errors.inc()
 
     def set_leader(self, leading: bool) -> None:
         self._leader.set(leading)

@@ -76,11 +76,14 @@ class Operator:
         self.links: Links | None = None
         self._clock = clock
         self._rng = rng
-        self._connect: Connect = connect or (lambda access: HttpKube(access, clock))
+        self._connect: Connect = connect or self._connect_http
         self._build = build
         self._stopping = asyncio.Event()
         self._phase: str | None = "starting"  # why it is not ready
         self._mirrors: tuple[Mirrors, ...] = ()
+
+    def _connect_http(self, access: Access) -> Kube:
+        return HttpKube(access, self._clock, on_request=self.metrics.kubernetes_called)
 
     @property
     def unready_reason(self) -> str | None:
@@ -114,6 +117,7 @@ class Operator:
         access = self._find_access()
         namespace = self._find_namespace(access)
         kube = self._connect(access)
+        lease_kube = self._connect(access)  # renewals must not wait behind other requests for a connection
         configuration = watcher.current
         log.info(
             "operator started",
@@ -135,7 +139,7 @@ class Operator:
                 await health.start_listener(listener, bind, flag=flag)
             jobs: list[Coroutine[Any, Any, None]] = [
                 watcher.run(self._on_config_change),
-                self._elect(kube, namespace, lambda: self._lead(kube, access, namespace, watcher)),
+                self._elect(lease_kube, namespace, lambda: self._lead(kube, access, namespace, watcher)),
             ]
             if self.webhook is not None:
                 jobs.append(self.webhook.certificate.run())
@@ -145,7 +149,8 @@ class Operator:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     for listener, _, _ in listeners:
                         await listener.close()
-                    await kube.close()
+                    for each in (kube, lease_kube):
+                        await each.close()
 
     def _listeners(self) -> list[tuple[HttpListener, BindAddress, str]]:
         """Each with its address and the flag that sets it."""

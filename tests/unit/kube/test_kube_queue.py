@@ -180,8 +180,8 @@ def test_an_unexpected_error_is_logged_with_its_traceback_and_retried(caplog: py
     ("problems", "warnings"),
     [
         ([errors.ConflictError("x")] * 3, 0),
-        ([errors.NotFoundError("x")], 0),  # it went between two calls
-        ([errors.NotFoundError("x")] * 3, 2),  # it is really missing
+        ([errors.NotFoundError("x")] * 8, 0),  # it went, and the mirror shows it for a moment longer
+        ([errors.NotFoundError("x")] * 10, 2),  # it is really missing
         ([errors.UnavailableError("x")], 1),
     ],
 )

@@ -46,9 +46,9 @@ def test_defaults_are_the_documents() -> None:
         (["--delete-nodes=false"], "delete_nodes", False),
         (["--delete-nodes=auto"], "delete_nodes", None),
         (
-            ["--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s"],
+            ["--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=12s"],
             "lease_times",
-            LeaseTimes(duration=15.0, deadline=10.0, renew=3.0, retry=2.5),
+            LeaseTimes(duration=15.0, deadline=12.0, renew=2.4, retry=2.0),
         ),
         (["--config=a"], "config", Path("a")),
         (["-config=a"], "config", Path("a")),
