@@ -10,7 +10,7 @@ from nstance.objects import errors, gcs, probe
 from nstance.objects.port import Key, ObjectStore, Version, write_gap
 from nstance.objects.prefixed import PrefixedStore
 from support import gcs_server
-from support.gcp.stand_in import INTERNAL_AFTER, LOST_REPLY, LOST_REQUEST, OUTAGE, TOO_MANY, Fault, StandIn
+from support.gcp.stand_in import INTERNAL_AFTER, LOST_REPLY, LOST_REQUEST, OUTAGE, THROTTLED, TOO_MANY, Fault, StandIn
 from support.gcp.storage import Buckets
 
 K = Key("shard/dev-1/leader.json")
@@ -100,9 +100,22 @@ async def test_a_refused_connection_proves_that_nothing_happened() -> None:
 
 async def test_a_missing_bucket_is_denied_by_every_verb(google: Buckets) -> None:
     store = gcs_server.client(google.stand_in, bucket="nothing-here")
-    for call in (store.create(K, b""), store.head(K), store.delete(K), store.replace(K, b"", seen=Version("4"))):
+    calls = (*every_write(store), *(read for _, read in every_read(store)), lambda: store.delete(K))
+    for call in calls:
         with pytest.raises(errors.PermissionDeniedError, match="bucket"):
+            await call()
+    await store.close()
+
+
+@pytest.mark.parametrize("bucket", ["my-bucket", "dev"])
+async def test_an_object_is_missing_whatever_the_bucket_is_called(google: Buckets, bucket: str) -> None:
+    """Google's answer quotes the name of the bucket and that of the object."""
+    google.names.add(bucket)
+    store = gcs_server.client(google.stand_in, bucket=bucket)
+    for call in (store.get(K), store.head(Key("bucket/list")), store.replace(K, b"", seen=Version("4"))):
+        with pytest.raises(errors.NotFoundError):
             await call
+    await store.delete(K)
     await store.close()
 
 
@@ -123,8 +136,16 @@ async def test_a_rejected_token_is_fetched_again(google: Buckets, store: gcs.Gcs
     assert google.stand_in.calls["token"] == 2
 
 
-async def test_too_many_writes_of_one_object_are_contended(google: Buckets, store: gcs.GcsStore) -> None:
-    google.stand_in.spoil(INSERT, TOO_MANY)
+async def test_a_token_that_was_replaced_costs_nothing(google: Buckets, store: gcs.GcsStore) -> None:
+    await store.create(K, b"1")
+    google.stand_in.token, google.stand_in.tokens = "new", {"new"}
+    assert (await store.get(K)).body == b"1"
+    assert google.stand_in.calls["token"] == 2
+
+
+@pytest.mark.parametrize("fault", [TOO_MANY, THROTTLED], ids=repr)
+async def test_too_many_writes_of_one_object_are_contended(google: Buckets, store: gcs.GcsStore, fault: Fault) -> None:
+    google.stand_in.spoil(INSERT, fault)
     with pytest.raises(errors.ContendedError):
         await store.create(K, b"1")
     await store.create(K, b"1")

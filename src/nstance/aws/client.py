@@ -20,9 +20,9 @@ from nstance.aws.encoding import Answer, Params
 from nstance.aws.endpoints import endpoint
 from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
 from nstance.aws.metadata import Metadata
-from nstance.aws.proxies import proxy_for
 from nstance.aws.signing import Request, sign
 from nstance.clock import Clock
+from nstance.proxies import Proxies
 
 CONNECTIONS = 64
 CONNECT_SECONDS = 5.0
@@ -73,7 +73,7 @@ class AwsClient:
         )
         self.metadata = Metadata(self._open, self._environment)
         self._session: aiohttp.ClientSession | None = None
-        self._proxies: dict[str, str | None] = {}  # by URL: a few endpoints
+        self._proxies = Proxies(self._environment)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -81,11 +81,6 @@ class AwsClient:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True)
         return self._session
-
-    def _proxy(self, url: str) -> str | None:
-        if url not in self._proxies:
-            self._proxies[url] = proxy_for(url, self._environment)
-        return self._proxies[url]
 
     async def close(self) -> None:
         if self._session is not None:
@@ -129,7 +124,7 @@ class AwsClient:
                     data=request.body,
                     headers=headers,
                     allow_redirects=False,
-                    proxy=self._proxy(request.url),
+                    proxy=self._proxies.find(request.url),
                 ) as reply:
                     text = await reply.content.read(MAX_ANSWER_BYTES + 1)
                     while not reply.content.at_eof() and len(text) <= MAX_ANSWER_BYTES:

@@ -8,7 +8,7 @@ from typing import Protocol
 import aiohttp
 
 from nstance.aws.errors import NotSentError
-from nstance.aws.proxies import proxy_for
+from nstance.proxies import proxy_for
 
 ENDPOINT = "http://169.254.169.254"
 REQUEST_SECONDS = 5.0

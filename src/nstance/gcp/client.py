@@ -1,8 +1,8 @@
 """Calls to Google's services: with a token, bounded in time, over one pool of connections.
 
-Plain requests instead of Google's libraries, which cost more memory than this server. Nothing is repeated here: whether a
-call may be repeated is known to its caller only. An exception says what is certain: GoogleError (Google refused),
-NotSentError (nothing was done), NoAnswerError (nobody knows).
+Plain requests instead of Google's libraries, which cost more memory than this server. Nothing that may have been carried out
+is repeated here: whether it may be is known to its caller only. An exception says what is certain: GoogleError (Google
+refused), NotSentError (nothing was done), NoAnswerError (nobody knows).
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from nstance.gcp.endpoints import IAM_CREDENTIALS, Service, endpoint
 from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
 from nstance.gcp.signed_urls import signed_blob
+from nstance.proxies import Proxies
 
 CONNECTIONS = 64
 CONNECT_SECONDS = 5.0
@@ -73,7 +74,8 @@ class GoogleClient:
         """`is_anonymous`: without a token, for emulators."""
         self._is_anonymous = is_anonymous
         self._environment = os.environ if environment is None else environment
-        self._chain = Chain(session=self._open, environment=self._environment, clock=clock)
+        self._proxies = Proxies(self._environment)
+        self._chain = Chain(session=self._open, proxies=self._proxies, environment=self._environment, clock=clock)
         self.on_credentials_failure = on_credentials_failure
         self._tokens = TokenSource(
             self._chain.fetch, clock, on_failure=lambda problem: self.on_credentials_failure(problem)
@@ -85,7 +87,7 @@ class GoogleClient:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=CONNECTIONS, ttl_dns_cache=60)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self._session
 
     async def close(self) -> None:
@@ -162,20 +164,24 @@ class GoogleClient:
         return answer
 
     async def send(self, call: Call) -> Reply:
-        """A successful reply. Raises GoogleError for any other."""
-        token = None if self._is_anonymous else await self._tokens.get()
+        """A successful reply. Raises GoogleError for any other. A token that Google no longer accepts is replaced once: such a
+        call was not carried out."""
         headers = {"accept-encoding": call.accept_encoding}
-        if token is not None:
-            headers["authorization"] = f"Bearer {token.text}"
         if call.body is not None:
             headers["content-type"] = call.content_type
+        if self._is_anonymous:
+            return await self._send(call, headers)
+        token = await self._tokens.get()
         try:
-            reply = await self._send(call, headers)
+            return await self._send(call, {**headers, "authorization": f"Bearer {token.text}"})
         except GoogleError as problem:
-            if problem.is_expired and token is not None:
-                self._tokens.reject(token)
-            raise
-        return reply
+            if not problem.is_expired:
+                raise
+            self._tokens.reject(token)
+            other = await self._tokens.get()
+            if other.text == token.text:
+                raise
+        return await self._send(call, {**headers, "authorization": f"Bearer {other.text}"})
 
     async def _send(self, call: Call, headers: Mapping[str, str]) -> Reply:
         url = yarl.URL(self.url(call.service) + call.path, encoded=True)
@@ -185,7 +191,14 @@ class GoogleClient:
         try:
             async with (
                 asyncio.timeout(call.seconds),
-                self._open().request(call.method, url, data=data, headers=headers, allow_redirects=False) as reply,
+                self._open().request(
+                    call.method,
+                    url,
+                    data=data,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxies.find(str(url)),
+                ) as reply,
             ):
                 success = reply.status < 300
                 size = reply.content_length or 0
@@ -197,6 +210,7 @@ class GoogleClient:
             aiohttp.ClientConnectorError,
             aiohttp.ClientConnectorDNSError,
             aiohttp.ConnectionTimeoutError,
+            aiohttp.ClientHttpProxyError,
         ) as problem:
             raise NotSentError(f"{call}: cannot connect: {problem}") from problem
         except (aiohttp.InvalidURL, ValueError) as problem:

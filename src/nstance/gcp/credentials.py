@@ -22,6 +22,7 @@ from nstance.clock import Clock
 from nstance.gcp import jwt
 from nstance.gcp.errors import CredentialsError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
+from nstance.proxies import Proxies
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Chain:
     """Looks for credentials wherever this machine may have them."""
 
     session: Callable[[], aiohttp.ClientSession]
+    proxies: Proxies
     environment: Mapping[str, str]
     clock: Clock
 
@@ -183,7 +185,9 @@ class Chain:
         try:
             async with (
                 asyncio.timeout(REQUEST_SECONDS),
-                self.session().request(method, url, headers=headers, data=body, allow_redirects=False) as reply,
+                self.session().request(
+                    method, url, headers=headers, data=body, allow_redirects=False, proxy=self.proxies.find(url)
+                ) as reply,
             ):
                 text = await reply.content.read(MAX_BYTES)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:

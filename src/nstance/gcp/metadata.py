@@ -1,4 +1,4 @@
-"""The metadata server of the VM that this server runs on."""
+"""The metadata server of the VM that this server runs on. It is never asked through a proxy."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -225,9 +225,9 @@ def _classified(problem: GoogleError, where: str, otherwise: type[errors.Storage
     match problem.status:
         case 412 | 304:
             return errors.ConflictError(message)
-        case 429:
+        case _ if problem.is_throttled:
             return errors.ContendedError(message)
-        case 404 if problem.reason == "notFound" and "bucket" in problem.message.lower():
+        case 404 if problem.reason == "notFound" and "bucket does not exist" in problem.message.lower():
             return errors.PermissionDeniedError(f"{message}; create the bucket, or correct its name")
         case 404 if problem.reason == "notFound":
             return errors.NotFoundError(message)

@@ -146,6 +146,16 @@ async def test_what_google_refuses_names_its_path_or_permission(world: GcpWorld)
     with pytest.raises(errors.PermanentError) as caught:
         await door.create(request(subnet="subnet-9"))
     assert caught.value.parameter == "subnet_pools"
+    missing = "The resource 'projects/proj-1/regions/europe-west1/subnetworks/subnet-9' was not found"
+    world.stand_in.spoil(INSERT, Fault(404, "notFound", missing))
+    with pytest.raises(errors.PermanentError, match="subnet-9") as caught:
+        await door.create(request())
+    assert caught.value.parameter == "subnet_pools"
+    lent = "The user does not have access to service account 'w@p.iam.gserviceaccount.com'."
+    world.stand_in.spoil(INSERT, Fault(400, "SERVICE_ACCOUNT_ACCESS_DENIED", lent))
+    with pytest.raises(errors.PermanentError, match=r"docs/gcp\.md#permissions") as caught:
+        await door.create(request())
+    assert caught.value.permission == "iam.serviceAccounts.actAs"
     world.stand_in.denied = {"compute.instances.create"}
     with pytest.raises(errors.PermanentError, match=r"docs/gcp\.md#permissions") as caught:
         await door.create(request())

@@ -1,14 +1,17 @@
-"""Filter expressions of list calls, as far as Nstance writes them."""
+"""Filter expressions of list calls, as far as Nstance writes them: equalities, or one field with a regular expression.
+
+Google refuses regular expressions on several fields, and the two kinds in one filter.
+"""
 
 import re
 from typing import Any
 
 _EQUALS = re.compile(r'([A-Za-z.-]+)\s*=\s*"([^"]*)"')
-_MATCHES = re.compile(r'\(([A-Za-z.]+) eq "((?:[^"\\]|\\.)*)"\)')
+_MATCHES = re.compile(r'([A-Za-z.]+) eq "((?:[^"\\]|\\.)*)"')
 
 
 def is_valid(wanted: str) -> bool:
-    return bool(_EQUALS.search(wanted) or _MATCHES.search(wanted))
+    return len(_MATCHES.findall(wanted)) + bool(_EQUALS.search(wanted)) == 1
 
 
 def matches(entry: Any, wanted: str) -> bool:

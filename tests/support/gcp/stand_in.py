@@ -71,7 +71,8 @@ Handler = Callable[[Request], Awaitable[Any]]
 @dataclass(slots=True)
 class StandIn:
     url: str = ""
-    tokens: set[str] = field(default_factory=lambda: {TOKEN})
+    token: str = TOKEN  # that the metadata server gives
+    tokens: set[str] = field(default_factory=lambda: {TOKEN})  # that are accepted
     denied: set[str] = field(default_factory=set)  # permissions that the caller lacks
     once: dict[str, list[Fault | None]] = field(default_factory=dict)  # by method, for its next calls
     always: dict[str, Fault] = field(default_factory=dict)  # by method, or "*"
@@ -119,7 +120,7 @@ class StandIn:
             return web.Response(status=403)
         if path == "instance/service-accounts/default/token":
             self.calls["token"] += 1
-            return web.json_response({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
+            return web.json_response({"access_token": self.token, "expires_in": 3599, "token_type": "Bearer"})
         found = self.metadata.get(path)
         return web.Response(status=404) if found is None else web.Response(text=found)
 

@@ -3,7 +3,6 @@
 A changing call answers with an operation, which may fail later: the error is then inside a reply that is a success.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,10 +104,15 @@ class Compute:
             raise failure
 
     async def operations(self, instance: str = "", *, kind: str = "") -> Sequence[Answer]:
-        """Those of an instance, or all of one kind, as far as Google keeps them."""
-        parts = [f'(targetLink eq ".*/instances/{re.escape(instance)}")'] if instance else []
-        parts += [f'(operationType eq "{re.escape(kind)}")'] if kind else []
-        return await self.list("compute.zoneOperations.list", "{zone}/operations", filter="".join(parts))
+        """Those of an instance, or of one kind, or both, as far as Google keeps them."""
+        wanted = ("targetLink", f".*/instances/{instance}") if instance else ("operationType", kind)
+        found = await self.list("compute.zoneOperations.list", "{zone}/operations", filter=regex_filter(*wanted))
+        return [each for each in found if not kind or each.get("operationType") == kind]
+
+
+def regex_filter(field: str, pattern: str) -> str:
+    """Of a list call. Google takes only one field with a regular expression."""
+    return f'{field} eq "{pattern}"'
 
 
 def _check_whole(page: Mapping[str, Any], path: str) -> None:

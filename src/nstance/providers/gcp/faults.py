@@ -28,12 +28,19 @@ _TRANSIENT = frozenset(
     {"INTERNAL_ERROR", "RESOURCE_NOT_READY", "SERVICE_UNAVAILABLE", "UNAVAILABLE", "BACKEND_ERROR", "OPERATION_TIMEOUT"}
 )
 _FIELD = re.compile(r"field 'resource\.([A-Za-z0-9_.\[\]]+)'")
+_MISSING = re.compile(r"/(subnetworks|images|diskTypes|serviceAccounts)/\S*' .*not found", re.DOTALL)
 _PATHS = {
     "machineType": "instance_type",
     "networkInterfaces[0].subnetwork": "subnet_pools",
     "disks[0].initializeParams.sourceImage": "args.SourceImage",
     "serviceAccounts[0].email": "args.ServiceAccount",
+    # Kinds of resources, of a message that one is missing:
+    "subnetworks": "subnet_pools",
+    "images": "args.SourceImage",
+    "diskTypes": "args.DiskType",
+    "serviceAccounts": "args.ServiceAccount",
 }
+_NOT_LENT = "SERVICE_ACCOUNT_ACCESS_DENIED"  # the VM's service account may not be given by the server's
 
 
 @contextlib.contextmanager
@@ -63,7 +70,9 @@ def from_google(problem: GoogleError, permission: str, *, changes: bool) -> erro
         return errors.UnknownOutcomeError(str(problem)) if changes else errors.UnavailableError(str(problem))
     if problem.status == 404:
         return errors.NotFoundError(str(problem))
-    path = _path(problem.message)
+    if problem.reason == _NOT_LENT:
+        return _denied("iam.serviceAccounts.actAs", problem)
+    path = find_parameter(problem.message)
     return errors.PermanentError(f"{path}: {problem}" if path else str(problem), parameter=path)
 
 
@@ -86,9 +95,11 @@ def of_operation(operation: Mapping[str, Any], permission: str) -> errors.Provid
         return errors.UnavailableError(text)
     if "RATE_LIMIT_EXCEEDED" in codes:
         return errors.ThrottledError(text, delay=THROTTLED_SECONDS)
+    if _NOT_LENT in codes:
+        return _denied("iam.serviceAccounts.actAs", text)
     if "PERMISSIONS_ERROR" in codes:
         return _denied(permission, text)
-    path = _path(text)
+    path = find_parameter(text)
     problem = errors.PermanentError(f"{path}: {text}" if path else text, parameter=path)
     problem.__cause__ = GoogleError(0, codes[0], text)
     return problem
@@ -120,9 +131,9 @@ def _denied(permission: str, problem: object) -> errors.PermanentError:
     )
 
 
-def _path(message: str) -> str:
+def find_parameter(message: str) -> str:
     """Where the configuration says what Google objects to."""
-    if (found := _FIELD.search(message)) is None:
+    if (found := _FIELD.search(message) or _MISSING.search(message)) is None:
         return ""
     field = found[1]
     return _PATHS.get(field) or "args." + ".".join(part[:1].upper() + part[1:] for part in field.split("."))

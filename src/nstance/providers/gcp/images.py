@@ -4,11 +4,11 @@ Owners are projects; without one, this project's images are searched. `*` in a v
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nstance.gcp.client import Answer
 from nstance.providers import errors
-from nstance.providers.gcp.compute import Compute
+from nstance.providers.gcp.compute import Compute, regex_filter
 from nstance.providers.port import ImageQuery
 
 
@@ -44,9 +44,19 @@ class MachineImages:
         return found
 
     async def _matching(self, project: str, query: ImageQuery) -> list[Answer]:
-        wanted = "".join(f'({name} eq "{_pattern(values)}")' for name, values in query.filters.items())
-        images = await self._compute.list("compute.images.list", f"projects/{project}/global/images", filter=wanted)
-        return [image for image in images if image.get("status") == "READY" and not image.get("deprecated")]
+        filters = query.filters.items()
+        first = next((regex_filter(name, _pattern(values, _dotted)) for name, values in filters), "")
+        patterns = {
+            name: _pattern(values, re.escape) for name, values in filters
+        }  # also those that Google was not told
+        images = await self._compute.list("compute.images.list", f"projects/{project}/global/images", filter=first)
+        return [
+            image
+            for image in images
+            if image.get("status") == "READY"
+            and not image.get("deprecated")
+            and all(re.fullmatch(pattern, _field(image, name)) for name, pattern in patterns.items())
+        ]
 
 
 def path_of(image: Answer) -> str:
@@ -55,6 +65,19 @@ def path_of(image: Answer) -> str:
     return link[link.find("projects/") :]
 
 
-def _pattern(values: Sequence[str]) -> str:
-    found = "|".join(".*".join(map(re.escape, value.split("*"))) for value in values)
+def _field(image: Answer, name: str) -> str:
+    """`name` may be a path, as in `labels.team`."""
+    value: object = image
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value is None else str(value)
+
+
+def _pattern(values: Sequence[str], quoted: Callable[[str], str]) -> str:
+    found = "|".join(".*".join(map(quoted, value.split("*"))) for value in values)
     return f"({found})" if len(values) > 1 else found
+
+
+def _dotted(text: str) -> str:
+    """Anything that could mean something in an expression matches as any character."""
+    return re.sub(r"[^A-Za-z0-9_-]", ".", text)

@@ -15,7 +15,7 @@ from nstance.providers import errors, port
 from nstance.providers.errors import CapacityScope
 from nstance.providers.gcp import labels, launches
 from nstance.providers.gcp.compute import PAUSE_SECONDS, Compute
-from nstance.providers.gcp.faults import CREATE, EXISTS, of_operation, reason_of, status_of
+from nstance.providers.gcp.faults import CREATE, EXISTS, find_parameter, of_operation, reason_of, status_of
 from nstance.providers.port import CreateRequest, Scope, Status, Vm
 
 CREATE_SECONDS = 120.0  # then the outcome is unknown; callers have shorter deadlines
@@ -86,7 +86,7 @@ class ComputeInstances:
                 CREATE, "POST", "{zone}/instances", query={"requestId": request_id}, body=body
             )
         except errors.NotFoundError as problem:  # a subnet, an image, a disk: never an instance
-            raise errors.PermanentError(str(problem)) from problem
+            raise errors.PermanentError(str(problem), parameter=find_parameter(str(problem))) from problem
         except errors.NoCapacityError as problem:
             problem.subject = _subject(problem.scope, request)
             raise

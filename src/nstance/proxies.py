@@ -8,6 +8,21 @@ import urllib.request
 from collections.abc import Mapping
 
 
+class Proxies:
+    """Remembers the answer for each host: a client calls a few."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._known: dict[tuple[str, str], str | None] = {}
+
+    def find(self, url: str) -> str | None:
+        parts = urllib.parse.urlsplit(url)
+        place = parts.scheme, parts.netloc
+        if place not in self._known:
+            self._known[place] = proxy_for(url, self._environment)
+        return self._known[place]
+
+
 def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
     given = {
         name.lower().removesuffix("_proxy"): value for name, value in environment.items() if _is_proxy(name, value)
