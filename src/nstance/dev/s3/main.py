@@ -1,13 +1,10 @@
 """nstance-dev-s3: an S3 server over plain files, for development on one machine."""
 
-import argparse
 import asyncio
 import contextlib
-import logging
 import pathlib
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib import metadata
 
 from aiohttp import web
 
@@ -16,6 +13,7 @@ from nstance.dev import loopback, signals
 from nstance.dev.s3.bucket import Bucket
 from nstance.dev.s3.service import Service
 from nstance.objects import errors
+from nstance.telemetry import logs
 
 EXAMPLES = """\
 examples:
@@ -45,9 +43,10 @@ async def serving(buckets: Mapping[str, pathlib.Path], *, port: int) -> AsyncIte
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("nstance").setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    description = "An S3 server over plain files, for development. Listens on loopback only."
+    parser = loopback.parser("nstance-dev-s3", description, examples=EXAMPLES, port=8989, folder="temp/dev-s3")
+    options = parser.parse_args(argv)
+    logs.configure(json=False, debug=options.verbose, program="nstance-dev-s3")
     try:
         asyncio.run(_run(options.dir, port=options.port))
     except OSError as problem:
@@ -63,24 +62,6 @@ async def _run(folder: pathlib.Path, *, port: int) -> None:
         sys.stdout.write(f"dev-s3 listens on http://localhost:{chosen}, bucket dev in {folder}\n")
         sys.stdout.flush()
         await stop.wait()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nstance-dev-s3",
-        description="An S3 server over plain files, for development. Listens on loopback only.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--port", type=loopback.parse_port, default=8989, metavar="N", help="port to listen on; 0: a free one (8989)"
-    )
-    parser.add_argument(
-        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-s3"), help="folder of the bucket dev (temp/dev-s3)"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
-    parser.add_argument("--version", action="version", version=f"nstance-dev-s3 {metadata.version('nstance')}")
-    return parser
 
 
 if __name__ == "__main__":
