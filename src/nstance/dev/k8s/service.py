@@ -8,9 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev.k8s import discovery, negotiation, openapi, paths, reviews, tables
+from nstance.dev.k8s import discovery, negotiation, openapi, paths, tables
 from nstance.dev.k8s.files import Files
-from nstance.dev.k8s.negotiation import Form
 from nstance.dev.k8s.object_request import ObjectRequest, decode_body, get_object, propagation, read_body
 from nstance.dev.k8s.streams import Streams
 from nstance.kube.api import metadata, status, values
@@ -57,13 +56,6 @@ class Service:
         if target is None:
             return self._about(request, path)
         raw = await read_body(request)
-        review = next(
-            (each for each in discovery.REVIEWS if each[:3] == (target.group, target.version, target.plural)), None
-        )
-        if review is not None:
-            if request.method != "POST":
-                raise status.method_not_allowed(target.group, target.plural, request.method)
-            return _json(reviews.answer(review[3], decode_body(request, raw)), code=201)
         call = ObjectRequest(request, raw, target, self._api.served(target.group, target.version, target.plural))
         if not call.served.resource.namespaced and target.namespace:
             raise status.no_such_path()
@@ -82,11 +74,6 @@ class Service:
             return web.Response(text="ok")
         if path == "/version":
             return _json(_VERSION)
-        if path == "/openapi/v2":
-            return web.Response(
-                body=openapi.version_2(),
-                headers={"Content-Type": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"},
-            )
         if path == "/openapi/v3":
             return _json(openapi.index(registry))
         if path.startswith("/openapi/v3/"):
@@ -111,7 +98,7 @@ class Service:
         if target.name:
             act = {"GET": self._get, "HEAD": self._get, "PUT": self._put, "PATCH": self._patch, "DELETE": self._delete}
         else:
-            act = {"GET": self._list, "HEAD": self._list, "POST": self._create, "DELETE": self._delete_all}
+            act = {"GET": self._list, "HEAD": self._list, "POST": self._create}
         if call.method not in act or (target.subresource and call.method == "DELETE"):
             raise status.method_not_allowed(target.group, target.plural, call.method)
         return act[call.method](call)
@@ -129,14 +116,10 @@ class Service:
         meta: Object = {"resourceVersion": page.version}
         if page.continue_token:
             meta |= {"continue": page.continue_token, "remainingItemCount": page.remaining}
-        form = negotiation.requested_form(call.accept)
-        if form is Form.TABLE:
+        if negotiation.wants_table(call.accept):
             return _json(self._table(call, page.items, meta))
-        kind, version, items = f"{call.served.resource.kind}List", call.served.api_version, page.items
-        if form is Form.METADATA:
-            kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-            items = [tables.metadata(each) for each in items]
-        return _json({"kind": kind, "apiVersion": version, "metadata": meta, "items": items})
+        kind, version = f"{call.served.resource.kind}List", call.served.api_version
+        return _json({"kind": kind, "apiVersion": version, "metadata": meta, "items": page.items})
 
     def _create(self, call: ObjectRequest) -> web.StreamResponse:
         body = decode_body(call.request, call.raw)
@@ -200,24 +183,6 @@ class Service:
         uid = last["metadata"]["uid"]
         return _json(status.success(group=resource.group, plural=resource.plural, name=target.name, uid=uid))
 
-    def _delete_all(self, call: ObjectRequest) -> web.StreamResponse:
-        options = call.delete_options()
-        page = self._api.list(call.served, namespace=call.target.namespace, selector=call.selector())
-        for each in page.items:
-            meta = each["metadata"]
-            namespace = meta.get("namespace", "")
-            if call.served.resource.id != "namespaces" or not options.get("dryRun"):
-                self._api.delete(
-                    call.served,
-                    meta["name"],
-                    namespace=namespace,
-                    propagation=propagation(options),
-                    dry_run=bool(options.get("dryRun")),
-                )
-        kind = f"{call.served.resource.kind}List"
-        meta = {"resourceVersion": str(self._api.store.version)}
-        return _json({"kind": kind, "apiVersion": call.served.api_version, "metadata": meta, "items": page.items})
-
     def _subresource(self, call: ObjectRequest) -> web.StreamResponse:
         target = call.target
         what = (call.served.resource.id, target.subresource)
@@ -256,11 +221,10 @@ class Service:
         return _json({**answer, "status": token_status}, code=201)
 
     def _respond(self, call: ObjectRequest, body: Object, code: int = 200) -> web.StreamResponse:
-        form = Form.OBJECT if call.target.subresource == "scale" else negotiation.requested_form(call.accept)
-        if form is Form.TABLE:
+        if call.target.subresource != "scale" and negotiation.wants_table(call.accept):
             meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
             return _json(self._table(call, [body], meta), code=code)
-        return _json(tables.metadata(body) if form is Form.METADATA else body, code=code)
+        return _json(body, code=code)
 
     def _table(self, call: ObjectRequest, items: list[Object], meta: Object) -> Object:
         return tables.table(call.served, items, meta=meta, now=self._clock.wall(), include=call.include)
