@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +12,8 @@ from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.object_request import ObjectRequest, decode_body, get_object, propagation, read_body
 from nstance.dev.k8s.streams import Streams
 from nstance.kube.api import metadata, status, values
-from nstance.kube.port import Object, Patch
+from nstance.kube.api.patches import Patch
+from nstance.kube.port import Object
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ class Service:
         try:
             response = await self._answer(request)
         except status.ApiError as error:
-            headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-            response = _json(error.document(), code=error.code, headers=headers)
+            response = _json(error.document(), code=error.code)
         except OSError as problem:
             log.error("failed to store object", extra={"path": request.path, "problem": str(problem)})
             response = _json(status.internal(f"failed to store the object: {problem}").document(), code=500)
@@ -230,8 +229,6 @@ class Service:
         return tables.table(call.served, items, meta=meta, now=self._clock.wall(), include=call.include)
 
 
-def _json(
-    body: Any, *, code: int = 200, media: str = "application/json", headers: Mapping[str, str] | None = None
-) -> web.Response:
+def _json(body: Any, *, code: int = 200, media: str = "application/json") -> web.Response:
     raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
-    return web.Response(body=raw, status=code, headers={"Content-Type": media, **(headers or {})})
+    return web.Response(body=raw, status=code, headers={"Content-Type": media})
