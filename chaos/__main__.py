@@ -3,6 +3,7 @@
 python -m chaos --agents 20 --seconds 60 --seed 7
 python -m chaos --faults kill_leader,cut_storage
 python -m chaos failovers
+python -m chaos busy --seconds 3600
 """
 
 import argparse
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from chaos import failovers, report, run
+from chaos import busy, failovers, report, run
 from chaos.faults import FAULTS
 
 T = TypeVar("T")
@@ -26,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit("chaos: needs Linux (/proc, process limits, all of 127.0.0.0/8)")
     if options.what == "failovers":
         return failovers.main(rounds=options.rounds, pairs=options.pairs, json=options.json, log=_log)
+    if options.what == "busy":
+        watched = uvloop.run(_stoppable(busy.watch(load=options.load, seconds=options.seconds, log=_log)))
+        sys.stdout.write(busy.summary(watched) + "\n")
+        return 1 if watched.changes else 0
     plan = run.Plan(agents=options.agents, seconds=options.seconds, seed=options.seed, faults=options.faults)
     try:
         result = uvloop.run(_stoppable(run.Run(plan, _log).play()))
@@ -63,13 +68,14 @@ def _log(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("what", nargs="?", choices=("run", "failovers"), default="run", help="default: run")
+    add("what", nargs="?", choices=("run", "failovers", "busy"), default="run", help="default: run")
     add("--agents", type=int, default=200, help="real agents, about 34 MB each (200)")
     add("--seconds", type=float, default=300.0, help="duration of the faults (300)")
     add("--seed", type=int, default=1, help="decides the order of the faults (1)")
     add("--faults", type=_faults, default=tuple(FAULTS), metavar="NAME,…", help="some of: " + ", ".join(FAULTS))
     add("--rounds", type=int, default=4, help="failovers: rounds of each kind (4)")
     add("--pairs", type=int, default=5, help="failovers: pairs of servers at a time (5)")
+    add("--load", type=int, default=8, help="busy: processes that burn processor time (8)")
     add("--json", action="store_true", help="the result as JSON on standard output")
     return parser
 

@@ -38,6 +38,7 @@ class Replay:
     world: World
     records: dict[InstanceId, Instance] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    decisions: slots.Assembler = field(default_factory=slots.Assembler)
     causes: Counter[str] = field(default_factory=Counter)
     tail: int = 0
     intents: dict[InstanceId, float] = field(default_factory=dict)  # when each was stored
@@ -75,7 +76,7 @@ class Replay:
         if not self.fences or slot.epoch > self.fences[-1][1]:
             self.fences.append((slot.at, slot.epoch))
         self.tail = slot.number
-        for entry in slot.entries:
+        for entry in self.decisions.add(slot):
             before = dict(self.records)
             slots.apply(self.records, entry.changes)
             for change in entry.changes:

@@ -41,6 +41,10 @@ def of_this_run(folder: Path) -> list[str]:
     return found
 
 
+def command_line(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_three_faults_and_a_whole_shard(tmp_path: Path) -> None:
     run = chaos(
@@ -75,3 +79,23 @@ def test_it_ends_in_order_when_it_is_interrupted(tmp_path: Path) -> None:
                 run.wait(60)
     assert not of_this_run(tmp_path)
     assert "all started processes have ended" in (tmp_path / "output").read_text()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize("is_killed", [False, True], ids=["a leader that stays", "a leader that is killed"])
+def test_a_change_of_leadership_in_a_busy_hour_is_counted(tmp_path: Path, *, is_killed: bool) -> None:
+    with (tmp_path / "output").open("wb") as output:
+        run = chaos(tmp_path, "busy", "--seconds=8", "--load=1", out=output.fileno())
+        try:
+            if is_killed:
+                wait_for("the leader is sampled", lambda: b"1 of 1" in (tmp_path / "output").read_bytes())
+                [log] = [each for each in tmp_path.glob("nstance-busy-*/?.log") if "standby joined" in each.read_text()]
+                [leader] = [pid for pid in of_this_run(tmp_path) if f"--id={log.stem}" in command_line(pid)]
+                os.kill(int(leader), signal.SIGKILL)
+            assert run.wait(120) == int(is_killed)
+        finally:
+            if run.poll() is None:
+                run.kill()
+                run.wait(60)
+    assert f"{int(is_killed)} changes of leadership" in (tmp_path / "output").read_text()
+    assert not of_this_run(tmp_path)

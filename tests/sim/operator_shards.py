@@ -239,7 +239,7 @@ class Link:
         def act() -> pb.InstanceStatus:
             if request.group not in self.shard.groups:
                 raise ShardRefusedError("NOT_FOUND", "no such group")
-            number = uuid.UUID(request.uuid).int
+            number = ids.requested_uuid(ids.DEFAULT_TENANT, uuid.UUID(request.uuid).int)
             self.shard.world.asked(request.uuid)
             return self._status(self.shard.make(request.group, number, on_demand=True).instance_id)
 

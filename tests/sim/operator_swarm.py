@@ -328,9 +328,10 @@ class World:
                 raise Violation(f"shard {name} has {len(here)} of {desired[name]}")
         self._judge_pool_machines()
         machines = [item for item in self.all(kinds.NSTANCE_MACHINE) if not pool_instance(item)]
-        wanted = sorted(resources.annotations(item).get(UUID_ANNOTATION, "none") for item in machines)
+        chosen = [resources.annotations(item).get(UUID_ANNOTATION, "") for item in machines]
+        wanted = sorted(each and ids.requested_uuid(ids.DEFAULT_TENANT, uuid.UUID(each).int) for each in chosen)
         alive = sorted(
-            str(uuid.UUID(int=ids.uuid_of(InstanceId(each.instance_id))))
+            ids.uuid_of(InstanceId(each.instance_id))
             for shard in self.shards.values()
             for each in shard.alive("web", on_demand=True)
         )

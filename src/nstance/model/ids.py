@@ -4,6 +4,7 @@ An instance ID is its kind and a UUIDv7 in lower-case Crockford base32, so that 
 millisecond must still sort in the order they were made, so the maker increments instead of drawing a new random number.
 """
 
+import hashlib
 import re
 from collections.abc import Callable
 from typing import NamedTuple, NewType
@@ -86,6 +87,13 @@ def uuid7(milliseconds: int, tail: int) -> int:
         | 0b10 << 62
         | tail & (1 << 62) - 1
     )
+
+
+def requested_uuid(tenant: TenantId, chosen: int) -> int:
+    """The UUID of the instance that a tenant requests with a UUID of its choice. The time is kept. The rest follows from
+    both by a one-way function: no tenant can choose an ID that another one uses, or find out that it is used."""
+    digest = hashlib.sha256(f"{tenant}\n{chosen:032x}".encode()).digest()
+    return uuid7(chosen >> 80, int.from_bytes(digest[:10], "big"))
 
 
 def is_uuid7(value: int) -> bool:

@@ -7,7 +7,7 @@ it is deposed, whatever its lease says.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,8 +22,8 @@ from nstance.tasks.backoff import Backoff, retry
 
 PARALLEL_READS = 64
 MAX_SLOT_BYTES = 1 << 20  # of entries in one slot, unless a single decision is larger
-# In bytes. A decision is written whole: one that drains a group of 10,000 has about 1.4 kB for each instance.
-SLOT_LIMIT = 32 << 20
+# Bytes of an object. A decision that is larger (one that drains a group of 10,000 has 14 MB) is written in parts.
+SLOT_LIMIT = 8 << 20
 SNAPSHOT_LIMIT = 64 << 20
 SNAPSHOT_SLOTS = 500
 SNAPSHOT_BYTES = 1 << 20
@@ -53,13 +53,14 @@ class JournalState:
     groups: dict[GroupKey, GroupRecord] = field(default_factory=dict)
     drainers: set[TenantId] = field(default_factory=set)  # tenants with a drainer
     head: str = slots.FIRST_LINK  # the checksum of slot `tail`; empty if that is not known
+    decisions: slots.Assembler = field(default_factory=slots.Assembler, compare=False)
 
     def apply(self, slot: slots.Slot, size: int) -> None:
         if slot.number != self.tail + 1:
             raise slots.DamagedError(f"journal slot {slot.number} follows slot {self.tail}")
         if slot.epoch < self.epoch:
             raise slots.DamagedError(f"journal slot {slot.number} has epoch {slot.epoch} after epoch {self.epoch}")
-        for entry in slot.entries:
+        for entry in self.decisions.add(slot):
             slots.apply(self.instances, entry.changes)
             slots.apply_groups(self.groups, entry.groups)
             slots.apply_drainers(self.drainers, entry.drainers)
@@ -80,11 +81,13 @@ class Journal:
         snapshot_prefix: str,
         clock: Clock,
         timeout: Callable[[], float] = lambda: TIMEOUT_SECONDS,
+        slot_limit: int = SLOT_LIMIT,
     ) -> None:
         """`timeout` returns the seconds to wait for the store's next answer."""
         self.store = store
         self.clock = clock
         self.timeout = timeout
+        self.slot_limit = slot_limit
         self.journal_prefix = journal_prefix
         self.snapshot_prefix = snapshot_prefix
 
@@ -160,7 +163,7 @@ class Journal:
         return None if body is None else slots.decode_slot(number, body)
 
     async def _slot(self, number: int) -> bytes | None:
-        return await self.fetch(self.slot_key(number), f"journal slot {number}", SLOT_LIMIT)
+        return await self.fetch(self.slot_key(number), f"journal slot {number}", self.slot_limit)
 
     async def snapshot(self, number: int) -> bytes | None:
         return await self.fetch(self.snapshot_key(number), f"snapshot {number}", SNAPSHOT_LIMIT)
@@ -319,31 +322,37 @@ class Writer:
         """As many queued decisions as fit into one slot, at least one."""
         size, count = 0, 0
         for entry, _ in self._queue:
-            reasons = sum(100 + len(why.message) for why in entry.reason)
-            size += 200 + 700 * len(entry.changes) + 2500 * len(entry.groups) + reasons
+            size += slots.estimate_size(entry)
             if count and size > MAX_SLOT_BYTES:
                 break
             count += 1
         batch, self._queue = self._queue[:count], self._queue[count:]
         return batch
 
-    async def _append(self, entries: list[slots.Entry]) -> None:
+    async def _append(self, entries: Sequence[slots.Entry]) -> None:
+        """In one slot if they fit."""
+        half = self._journal.slot_limit // 2
+        expected = sum(map(slots.estimate_size, entries))
+        if expected > half and await self._append_parts(entries, expected // half + 1):
+            return
         number, op = self._state.tail + 1, f"{self._rng.bits(96):024x}"
         at = round(self._journal.clock.wall(), 3)
         previous, encoded = self._state.head, [slots.encode_entry(entry) for entry in entries]
         body, checksum = slots.seal_slot(
             number=number, epoch=self._epoch, op=op, at=at, entries=encoded, previous=previous
         )
-        if len(body) > SLOT_LIMIT:
+        if len(body) > self._journal.slot_limit:
+            if await self._append_parts(entries, len(body) // half + 1):
+                return
             raise errors.PermissionDeniedError(
-                f"journal slot {number} would have {len(body)} bytes, limit {SLOT_LIMIT}"
+                f"journal slot {number} would have {len(body)} bytes, limit {self._journal.slot_limit}"
             )
         await self._guard()
         try:
             await settle.write(
                 self._journal.store,
                 settle.ConditionalWrite(
-                    key=self._journal.slot_key(number), body=body, op=op, seen=None, limit=SLOT_LIMIT
+                    key=self._journal.slot_key(number), body=body, op=op, seen=None, limit=self._journal.slot_limit
                 ),
                 timeout=self._journal.timeout,
                 retry=self._retry,
@@ -363,6 +372,13 @@ class Writer:
         )
         self._state.apply(slot, len(body))
         self._on_append(slot)
+
+    async def _append_parts(self, entries: Sequence[slots.Entry], count: int) -> bool:
+        """Whether they could be divided."""
+        parts = slots.divide(entries, count) if entries else []
+        for part in parts if len(parts) > 1 else ():
+            await self._append(part)
+        return len(parts) > 1
 
     async def _retry(self, problem: errors.StorageError) -> None:
         await self._journal.clock.sleep(self._rng.uniform(0.02, 0.2))
@@ -385,6 +401,8 @@ class Writer:
 
     def is_snapshot_due(self) -> bool:
         behind = self._state.tail - self._state.snapshot
+        if self._state.decisions.is_waiting:
+            return False  # a reader that starts there would lack the parts before it
         return behind >= SNAPSHOT_SLOTS or (behind > 0 and self._state.since_snapshot >= SNAPSHOT_BYTES)
 
     async def snapshot(self) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nstance.model.codec import (
@@ -55,6 +55,7 @@ class Entry:
     changes: tuple[Change, ...] = ()
     groups: tuple[GroupRecord, ...] = ()  # their new state
     drainers: Mapping[TenantId, bool] = field(default_factory=dict)  # whether a tenant has a drainer
+    more: bool = False  # a part of a decision that continues in the next slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +108,94 @@ def apply_drainers(tenants: set[TenantId], changes: Mapping[TenantId, bool]) -> 
             tenants.discard(tenant)
 
 
+class Assembler:
+    """Puts decisions together that are too large for one slot. A decision counts when its last part is durable. If its term
+    ends before, the fence of the next one follows, and the parts are void."""
+
+    def __init__(self) -> None:
+        self._parts: list[Entry] = []
+
+    @property
+    def is_waiting(self) -> bool:
+        """For the rest of a decision: the slots so far have parts that do not count yet."""
+        return bool(self._parts)
+
+    def add(self, slot: Slot) -> list[Entry]:
+        """The decisions that are complete with this slot."""
+        if not slot.entries:
+            self._parts = []
+        complete: list[Entry] = []
+        for entry in slot.entries:
+            if self._parts and self._parts[0].id != entry.id:
+                self._parts = []
+            self._parts.append(entry)
+            if not entry.more:
+                complete.append(_join(self._parts))
+                self._parts = []
+        return complete
+
+
+def _join(parts: Sequence[Entry]) -> Entry:
+    if len(parts) == 1:
+        return parts[0]
+    return Entry(
+        id=parts[0].id,
+        reason=tuple(why for part in parts for why in part.reason),
+        changes=tuple(change for part in parts for change in part.changes),
+        groups=tuple(group for part in parts for group in part.groups),
+        drainers={tenant: drains for part in parts for tenant, drains in part.drainers.items()},
+    )
+
+
+def divide(entries: Sequence[Entry], count: int) -> list[Sequence[Entry]]:
+    """About `count` slots' worth of decisions, or of parts of a single one. Just one if it cannot be divided."""
+    if len(entries) > 1:
+        return _chunks(entries, count)
+    [entry] = entries
+    about = next((change.instance.key for change in entry.changes if isinstance(change, Put)), None)
+    reasons = entry.reason
+    if about is not None:  # a part may have reasons and no record that names the group
+        reasons = tuple(
+            why if why.tenant else replace(why, tenant=about.tenant, group=about.name) for why in entry.reason
+        )
+    units: list[Entry] = [
+        *(Entry(id=entry.id, changes=(change,)) for change in entry.changes),
+        *(Entry(id=entry.id, groups=(group,)) for group in entry.groups),
+        *(Entry(id=entry.id, drainers={tenant: drains}) for tenant, drains in entry.drainers.items()),
+        *(Entry(id=entry.id, reason=(why,)) for why in reasons),
+    ]
+    if len(units) < 2:
+        return [entries]
+    parts = [replace(_join(chunk), more=True) for chunk in _chunks(units, count)]
+    parts[-1] = replace(parts[-1], more=entry.more)
+    return [[part] for part in parts]
+
+
+def _chunks(items: Sequence[Entry], count: int) -> list[Sequence[Entry]]:
+    size = -(-len(items) // count)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def estimate_size(entry: Entry) -> int:
+    """About how many bytes it has in a slot."""
+    reasons = sum(100 + len(why.message) for why in entry.reason)
+    texts = sum(
+        len(text)
+        for change in entry.changes
+        if isinstance(change, Put)
+        for text in (change.instance.message, *change.instance.vars.values())
+    )
+    return 200 + 700 * len(entry.changes) + texts + 2500 * len(entry.groups) + reasons
+
+
 def encode_entry(entry: Entry) -> dict[str, Any]:
-    encoded = {
+    encoded: dict[str, Any] = {
         "id": entry.id,
         "reason": [_encode_why(w) for w in entry.reason],
         "changes": [encode_change(c) for c in entry.changes],
     } | ({"groups": [encode_group(g) for g in entry.groups]} if entry.groups else {})
-    return encoded | ({"drainers": dict(entry.drainers)} if entry.drainers else {})
+    encoded |= {"drainers": dict(entry.drainers)} if entry.drainers else {}
+    return encoded | ({"more": True} if entry.more else {})
 
 
 def _encode_why(why: LoggedReason) -> dict[str, str]:
@@ -158,6 +240,7 @@ def decode_slot(number: int, body: bytes) -> Slot:
                     changes=tuple(decode_change(c) for c in e["changes"]),
                     groups=tuple(decode_group(g) for g in e.get("groups", ())),
                     drainers={TenantId(str(t)): bool(drains) for t, drains in e.get("drainers", {}).items()},
+                    more=bool(e.get("more", False)),
                 )
                 for e in raw["entries"]
             ),

@@ -1551,7 +1551,9 @@ class CreateInstanceRequest(_message.Message):
     REQUESTER_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     uuid: _builtins.str
-    """a UUIDv7 of the caller's choice: repeating the call makes no second instance"""
+    """A UUIDv7 of the caller's choice: repeating the call makes no second instance. The instance ID is in the answer: it
+    follows from the tenant and the UUID, and has the time of the UUID.
+    """
     instance_type: _builtins.str
     dry_run: _builtins.bool
     requester: _builtins.str

@@ -8,6 +8,14 @@ AUDIT = ("tests/component/test_admin_audit.py",)
 
 ACCESS: tuple[Mutant, ...] = (
     Mutant(
+        "ids-are-shared-by-all-tenants",
+        "nstance.model.ids",
+        '    digest = hashlib.sha256(f"{tenant}\\n{chosen:032x}".encode()).digest()\n',
+        '    digest = hashlib.sha256(f"{chosen:032x}".encode()).digest()\n',
+        "a tenant finds out which instance IDs others use",
+        tests=("tests/component/test_operator_service_tenants.py",),
+    ),
+    Mutant(
         "roles-are-not-checked",
         "nstance.server.api.permissions",
         "    if not role.allows(required):\n",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.model import ids
-from nstance.model.ids import IdMaker, InstanceId, Kind
+from nstance.model.ids import IdMaker, InstanceId, Kind, TenantId
 
 EXAMPLE = "etc-01jw51srryegh9snf9cmeh3k4q"
 UUID = 0x01970A1CE31E74229CD5E9651D11CC97
@@ -121,3 +121,10 @@ def test_many_ids_in_one_millisecond_never_run_out() -> None:
     made = [maker.make(Kind("web")) for _ in range(10_000)]
     assert made == sorted(set(made))
     assert {ids.uuid_of(id) >> 80 for id in made} == {1_700_000_000_000}
+
+
+def test_the_id_of_a_requested_instance_follows_from_tenant_and_uuid_and_keeps_the_time() -> None:
+    made = {tenant: ids.requested_uuid(TenantId(tenant), UUID) for tenant in ("acme", "globex")}
+    assert made == {tenant: ids.requested_uuid(TenantId(tenant), UUID) for tenant in made}
+    assert len({UUID, *made.values()}) == 3
+    assert all(ids.is_uuid7(each) and each >> 80 == UUID >> 80 for each in made.values())

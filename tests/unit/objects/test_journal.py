@@ -4,17 +4,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from nstance.clock import SystemClock, SystemRng
 from nstance.model import codec
-from nstance.model.ids import GroupName, InstanceId, TenantId
+from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
+from nstance.model.rollout import GroupRecord
 from nstance.objects import compaction, journal, settle, slots
 from nstance.objects.errors import PermissionDeniedError, UnavailableError, UnknownOutcomeError
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
+from nstance.server.leader import history
 
 
 def instance(name: str) -> Instance:
@@ -48,14 +51,17 @@ async def no_guard() -> None:
     return None
 
 
-def open_journal(store: MemoryStore) -> journal.Journal:
-    return journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=SystemClock())
+def open_journal(store: MemoryStore, *, slot_limit: int = journal.SLOT_LIMIT) -> journal.Journal:
+    return journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=SystemClock(), slot_limit=slot_limit)
 
 
 @asynccontextmanager
-async def writing(store: MemoryStore, epoch: int = 1) -> AsyncIterator[journal.Writer]:
-    book, _ = await open_journal(store).load()
-    writer = journal.Writer(open_journal(store), book, epoch=epoch, guard=no_guard, rng=SystemRng())
+async def writing(
+    store: MemoryStore, epoch: int = 1, *, slot_limit: int = journal.SLOT_LIMIT
+) -> AsyncIterator[journal.Writer]:
+    opened = open_journal(store, slot_limit=slot_limit)
+    book, _ = await opened.load()
+    writer = journal.Writer(opened, book, epoch=epoch, guard=no_guard, rng=SystemRng())
     await writer.fence()
     task = asyncio.create_task(writer.run())
     try:
@@ -290,20 +296,14 @@ async def test_settle_reports_who_was_first() -> None:
     assert overtaken.value.found.body == b'{"op":"theirs"}'
 
 
-@pytest.fixture
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SLOT_LIMIT", 4000)
-    monkeypatch.setattr(journal, "SNAPSHOT_LIMIT", 4000)
-
-
-@pytest.mark.usefixtures("small_limits")
 async def test_a_slot_that_is_too_large_is_damage_and_is_never_skipped() -> None:
+    """8 MiB, as the specification says."""
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
         await writer.commit(entry("a"))
-        store.tamper("j/00000000000000000003.json", bytes(5000))
+        store.tamper("j/00000000000000000003.json", bytes((8 << 20) + 1))
         with pytest.raises(
-            slots.DamagedError, match=r"slot 3 is taken .* expected at most 4,000 bytes in .*, found 5,000"
+            slots.DamagedError, match=r"slot 3 is taken .* expected at most 8,388,608 bytes in .*, found 8,388,609"
         ):
             await writer.commit(entry("b"))
     with pytest.raises(slots.DamagedError, match="slot 3 is larger than any that Nstance writes"):
@@ -313,22 +313,100 @@ async def test_a_slot_that_is_too_large_is_damage_and_is_never_skipped() -> None
             raise AssertionError("nobody leads on it")
 
 
-@pytest.mark.usefixtures("small_limits")
 async def test_a_snapshot_that_is_too_large_is_an_alarm_and_an_older_one_is_used() -> None:
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
         await writer.commit(entry("a"))
         await writer.snapshot()
-    store.tamper("s/00000000000000000009.json", bytes(5000))
+    store.tamper("s/00000000000000000009.json", bytes((64 << 20) + 1))
     book, alarms = await open_journal(store).load()
     assert set(book.instances) == {"a"}
     assert "snapshot 9 is larger than any that Nstance writes" in alarms[0]
 
 
-@pytest.mark.usefixtures("small_limits")
-async def test_nothing_is_written_that_could_not_be_read() -> None:
+LIMIT = 4000
+
+
+def large_entry(count: int, *, reasons: bool = True) -> slots.Entry:
+    names = [f"i{n}" for n in range(count)]
+    why = tuple(slots.LoggedReason("scale-up", "because", name) for name in names) if reasons else ()
+    groups = tuple(GroupRecord(key=GroupKey(TenantId("default"), GroupName(f"g{n}"))) for n in range(3))
+    groups = tuple(replace(each, dynamic=True) for each in groups)
+    drainers = {TenantId("default"): True}
+    return slots.Entry(
+        id="1-2", reason=why, changes=tuple(Put(instance(name)) for name in names), groups=groups, drainers=drainers
+    )
+
+
+async def test_a_decision_that_is_too_large_for_a_slot_is_written_in_parts_and_counts_as_one() -> None:
+    store, large = MemoryStore(SystemClock()), large_entry(100)
+    async with writing(store, slot_limit=LIMIT) as writer:
+        small = [writer.commit(entry("before")), writer.commit(large), writer.commit(entry("after"))]
+        await asyncio.gather(*small)
+        assert all(len(body) <= LIMIT for body in store.contents().values())
+        assert len(store.contents()) > 10
+    read: list[slots.Slot] = []
+    book, _ = await open_journal(store, slot_limit=LIMIT).load(on_slot=read.append)
+    assert set(book.instances) == {"before", "after", *(f"i{n}" for n in range(100))}
+    assert (len(book.groups), book.drainers, book.decisions.is_waiting) == (3, {"default"}, False)
+    # Put together it is what was decided, and each reason names its group also where it has no record beside it.
+    assembler = slots.Assembler()
+    _, whole, _ = (found for slot in read for found in assembler.add(slot))
+    reasons = tuple(replace(why, tenant="default", group="web") for why in large.reason)
+    assert whole == replace(large, reason=reasons)
+    named = {event.instance for slot in read for event in history.events(slot) if event.group == "web"}
+    assert named >= {f"i{n}" for n in range(100)}
+
+
+@pytest.mark.parametrize("lost", range(1, 12))
+async def test_a_decision_whose_last_part_is_missing_never_happened(lost: int) -> None:
+    """The leader dies between two parts. The next one, and each reader, sees the state before the decision."""
     store = MemoryStore(SystemClock())
-    async with writing(store) as writer:
+    async with writing(store, slot_limit=LIMIT) as writer:
+        await writer.commit(entry("before"))
+        await writer.commit(large_entry(40, reasons=False))
+        last = writer.tail
+    assert last - 3 >= 11, "fence, a small decision, and at least that many parts of the large one"
+    for number in range(last - lost + 1, last + 1):
+        store.tamper(f"j/{number:020d}.json", None)
+    torn, _ = await open_journal(store, slot_limit=LIMIT).load()
+    assert (set(torn.instances), torn.groups, torn.drainers) == ({"before"}, {}, set())
+    async with writing(store, epoch=2, slot_limit=LIMIT) as writer:
+        fenced, _ = await open_journal(store, slot_limit=LIMIT).load()
+        assert (torn.decisions.is_waiting, fenced.decisions.is_waiting) == (True, False)
+        await writer.commit(entry("after"))
+        await writer.snapshot()
+    for _ in range(2):
+        assert set((await open_journal(store, slot_limit=LIMIT).load())[0].instances) == {"before", "after"}
+        for name in [key for key in store.contents() if key.startswith("s/")]:
+            store.tamper(name, None)  # and again without the snapshot
+
+
+async def test_no_snapshot_is_due_between_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 1)
+    store, due = MemoryStore(SystemClock()), []
+    opened = open_journal(store, slot_limit=LIMIT)
+    book, _ = await opened.load()
+    writer = journal.Writer(
+        opened,
+        book,
+        epoch=1,
+        guard=no_guard,
+        rng=SystemRng(),
+        on_append=lambda slot: due.append(writer.is_snapshot_due()),
+    )
+    await writer.fence()
+    task = asyncio.create_task(writer.run())
+    await writer.commit(large_entry(40))
+    task.cancel()
+    assert len(due) > 10
+    assert due == [True, *[False] * (len(due) - 2), True]
+
+
+async def test_nothing_is_written_that_could_not_be_read() -> None:
+    """A record that is larger than a slot cannot be divided."""
+    store = MemoryStore(SystemClock())
+    async with writing(store, slot_limit=LIMIT) as writer:
         with pytest.raises(PermissionDeniedError, match="slot 2 would have"):
             await writer.commit(slots.Entry(id="1", reason=(slots.LoggedReason("c", "x" * 5000),)))
     assert list(store.contents()) == ["j/00000000000000000001.json"]

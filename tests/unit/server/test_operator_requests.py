@@ -12,7 +12,16 @@ from nstance.config.model.workload import OnDemand
 from nstance.model import events as ev
 from nstance.model.decision import Rejection
 from nstance.model.group import Group
-from nstance.model.ids import ClusterId, GroupKey, GroupName, InstanceId, Kind, OperatorId, TenantId
+from nstance.model.ids import (
+    ClusterId,
+    GroupKey,
+    GroupName,
+    Kind,
+    OperatorId,
+    TenantId,
+    instance_id,
+    requested_uuid,
+)
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import journal
 from nstance.pki import names
@@ -27,7 +36,7 @@ from nstance.v1.operator_pb2 import CreateInstanceRequest
 ACME = TenantId("acme")
 WHO = names.Operator(ClusterId("demo"), ACME, OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
 UUID = "01970a1c-e31e-7422-9cd5-e9651d11cc97"
-ID = InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
+ID = instance_id(Kind("web"), requested_uuid(ACME, int(UUID.replace("-", ""), 16)))
 
 
 def group(name: str) -> Group:

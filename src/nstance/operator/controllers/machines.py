@@ -147,7 +147,9 @@ class Machines(Controller):
 
     def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
         if event.on_demand:
-            self._reserved.pop(ids.uuid_of(ids.InstanceId(event.instance_id)), None)
+            number = ids.uuid_of(ids.InstanceId(event.instance_id))
+            for chosen in [each for each in self._reserved if number in self._instance_uuids(each)]:
+                del self._reserved[chosen]
         self._add_by_lookup_key(event.instance_id)
 
     # ---- reconciling
@@ -319,7 +321,8 @@ class Machines(Controller):
         known = resources.status(item).get("instanceID")
         if not known:
             # Perhaps requested, but the answer was lost: found by the UUID that was chosen.
-            known = next((id for id in shard.instances if ids.uuid_of(ids.InstanceId(id)) == number), None)
+            wanted = self._instance_uuids(number)
+            known = next((id for id in shard.instances if ids.uuid_of(ids.InstanceId(id)) in wanted), None)
         if known is None:
             now = self._clock.monotonic()
             remaining = self._missing_since.setdefault(resources.uid(item), now) + CALL_SETTLED_SECONDS - now
@@ -338,6 +341,10 @@ class Machines(Controller):
                 return None
             await self._write(item, {}, Condition("Ready", False, "Refused", str(refusal)))
         return REJECTED_RETRY_SECONDS / 2  # usually the deletion's event comes first
+
+    def _instance_uuids(self, chosen: int | None) -> tuple[int, ...]:
+        """In the ID of the instance that is requested with this UUID. Older servers take it as it is."""
+        return () if chosen is None else (ids.requested_uuid(self._context.settings.tenant, chosen), chosen)
 
     async def _show_unreachable(self, item: Object, shard: Shard | None) -> None:
         message = unreachable_message(item, shard_of(item), shard)

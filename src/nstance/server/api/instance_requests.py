@@ -1,12 +1,12 @@
 """Requests for single instances: create, delete, replace, and acknowledge a drain.
 
 Each request is an event for the shard, answered when its consequences are in the journal. A request may be repeated: an
-instance that is requested twice is created once, because its ID comes from the caller.
+instance that is requested twice is created once, because its ID follows from the caller's tenant and UUID.
 """
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grpclib.exceptions import GRPCError
 
@@ -15,8 +15,9 @@ from nstance.config.errors import ConfigError
 from nstance.config.model.workload import OnDemand
 from nstance.model import events as ev
 from nstance.model import ids
+from nstance.model.codec import canonical
 from nstance.model.decision import ReasonCode, Rejection
-from nstance.model.ids import GroupKey, GroupName, InstanceId
+from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind
 from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.server.api import asking, group_edits, plans
 from nstance.server.api.tenancy import Tenancy, no_group, no_instance
@@ -28,6 +29,7 @@ from nstance.wire import status
 log = logging.getLogger(__name__)
 
 MAX_REQUESTER_LENGTH = 253
+MAX_VALUES_BYTES = 64 * 1024  # instance type and vars of one request: they are in the record, and in each slot with it
 MAX_CHOSEN = 10_000  # instances in one order of removal
 
 Outcome = tuple[Instance, list[operator_pb2.PlannedAction]]
@@ -42,7 +44,7 @@ class InstanceRequests:
     async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Outcome:
         resolved = tenancy.group(request.group)
         group, limits = resolved.group, resolved.spec.template.on_demand
-        id = ids.instance_id(group.kind, _uuid7(request.uuid))
+        id = self._requested_id(tenancy, group.kind, _uuid7(request.uuid))
         event = ev.InstanceRequested(
             id,
             request.instance_type,
@@ -56,10 +58,8 @@ class InstanceRequests:
         known = self._shard.instances.get(id)
         if known is not None and known.key != group.key:
             raise _unusable_uuid()
-        if known is None and self._on_demand(tenancy) >= dynamics.MAX_TENANT_INSTANCES:
-            raise status.exhausted(
-                f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
-            )
+        if known is None:
+            self._check_quota(tenancy, event)
         if len(request.requester) > MAX_REQUESTER_LENGTH:
             raise status.invalid("requester", f"expected at most {MAX_REQUESTER_LENGTH} characters")
         refusal, outcome = await self.do(event, group.key, id, dry_run=request.dry_run)
@@ -165,8 +165,26 @@ class InstanceRequests:
     async def ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Rejection | None:
         return await asking.ask(self._shard, event, key=key)
 
-    def _on_demand(self, tenancy: Tenancy) -> int:
-        return sum(instance.on_demand for instance in tenancy.instances())
+    def _requested_id(self, tenancy: Tenancy, kind: Kind, chosen: int) -> InstanceId:
+        """Older servers took the UUID as it is: a repeated request still finds the instance that they made."""
+        found = self._shard.instances.get(ids.instance_id(kind, chosen))
+        if found is not None and found.on_demand and found.tenant == tenancy.tenant:
+            return found.id
+        return ids.instance_id(kind, ids.requested_uuid(tenancy.tenant, chosen))
+
+    def _check_quota(self, tenancy: Tenancy, event: ev.InstanceRequested) -> None:
+        """Records that have ended keep their values for a while, so those count too."""
+        records = [each for each in tenancy.instances(ended=True) if each.on_demand]
+        if sum(each.state not in ENDED for each in records) >= dynamics.MAX_TENANT_INSTANCES:
+            raise status.exhausted(
+                f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
+            )
+        used = sum(_count_characters(each.instance_type, each.vars) for each in records)
+        if used + _count_characters(event.instance_type, event.vars) > dynamics.MAX_TENANT_BYTES:
+            raise status.exhausted(
+                f"expected at most {dynamics.MAX_TENANT_BYTES:,} characters of vars in the on-demand instances of a "
+                "tenant: delete some, or use shorter vars"
+            )
 
 
 def _paused() -> GRPCError:
@@ -183,7 +201,7 @@ def _over_limit(limits: OnDemand, request: operator_pb2.CreateInstanceRequest) -
 
 
 def _unusable_uuid() -> GRPCError:
-    """The same answer for any use of the UUID, so that a tenant learns nothing of others. IDs are unique in a shard."""
+    """This tenant has used it for another group, or its instance has ended."""
     return status.failed_precondition("this UUID cannot be used, generate a new one")
 
 
@@ -198,7 +216,14 @@ def _uuid7(text: str) -> int:
     return found.int
 
 
+def _count_characters(instance_type: str, vars: Mapping[str, str]) -> int:
+    return len(instance_type) + sum(len(name) + len(value) for name, value in vars.items())
+
+
 def _check_values(key: GroupKey, event: ev.InstanceRequested) -> None:
+    size = len(canonical([event.instance_type, dict(event.vars)]))
+    if size > MAX_VALUES_BYTES:
+        raise status.invalid("vars", f"expected at most {MAX_VALUES_BYTES:,} bytes of vars, found {size:,}")
     try:
         dynamics.group(key, {"instance_type": event.instance_type, "vars": event.vars})
     except ConfigError as error:

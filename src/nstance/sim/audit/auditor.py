@@ -86,6 +86,7 @@ class Auditor:
         self._certificates: dict[InstanceId, str] = {}  # acknowledged registrations, by the key
         self._lease = (0, "")
         self._truths: dict[str, Truth] = {}  # of decisions that are not stored yet
+        self._decisions = slots.Assembler()
         self._vm_ended: dict[InstanceId, float] = {}  # when the last VM of this ID ended
         self._record_ended: dict[InstanceId, float] = {}
         self._desired: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
@@ -100,6 +101,7 @@ class Auditor:
         """Storage is as it was then."""
         self.records, self.tail, self.epoch, self._lease = dict(to.records), to.tail, to.epoch, to.lease
         self.rollouts.groups, self.drainers = dict(to.groups), set(to.drainers)
+        self._decisions = slots.Assembler()  # a new leader comes next, so parts of a decision are void
         self.lost = {id for id in self._intents if id not in self.records}
         # Without tags no listing shows it, and without a record no server asks for it.
         self.deletable |= {vm.id for vm in self._world.cloud.vms() if vm.id in self.lost and vm.cluster is None}
@@ -117,7 +119,7 @@ class Auditor:
                 self.note_desired_groups()
                 self._check_slot(number, slot)
                 return
-            for entry in slot.entries:
+            for entry in self._decisions.add(slot):
                 slots.apply(self.records, entry.changes)
                 self.created.update(
                     c.instance.id for c in entry.changes if isinstance(c, Put) and c.instance.state in CREATED
@@ -147,7 +149,7 @@ class Auditor:
         if slot.epoch < self.epoch:
             self._report("I5", f"slot {number} has epoch {slot.epoch} after {self.epoch}")
         self.tail, self.epoch = number, slot.epoch
-        for entry in slot.entries:
+        for entry in self._decisions.add(slot):
             before = dict(self.records)
             slots.apply(self.records, entry.changes)
             slots.apply_drainers(self.drainers, entry.drainers)

@@ -8,6 +8,7 @@ answered to it and its own decision has taken into account; its memory is not lo
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nstance.clock import STEADY_SLEW
 from nstance.core.offers import list_offers, offer_of
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, Put, State
@@ -27,7 +28,8 @@ class Refusal:
     offer: Offer
     scope: CapacityScope
     leader: tuple[str, int]  # the server that received it, and its epoch
-    known_at: float | None = None  # when a decision took it into account
+    at: float  # when it was received: what a decision remembers lasts from then, although the decision is stored later
+    is_known: bool = False  # a decision took it into account
     is_over: bool = False  # something has shown or made room since
 
     def covers(self, offer: Offer) -> bool:
@@ -52,7 +54,8 @@ class CapacityAuditor:
     def on_refused(self, request: port.CreateRequest, error: errors.NoCapacityError, leader: tuple[str, int]) -> None:
         """A server has received this answer."""
         self._world.count(f"refused {error.scope.value}")
-        self._refusals.append(Refusal(request.id, memory_offers.offer_of(request), error.scope, leader))
+        offer = memory_offers.offer_of(request)
+        self._refusals.append(Refusal(request.id, offer, error.scope, leader, self._world.now))
 
     def on_created(self, offer: Offer) -> None:
         """A VM was created: what was refused before that is there again."""
@@ -70,15 +73,15 @@ class CapacityAuditor:
         offer = memory_offers.offer_of(request)
         for refusal in self._refusals:
             if refusal.leader == leader and self._is_active(refusal) and refusal.covers(offer):
-                age = self._world.now - (refusal.known_at or 0.0)
+                age = self._world.now - refusal.at
                 text = f"{request.id} is created in {offer}, which was refused to {refusal.id} {age:.1f} s ago"
                 self._world.violation(f"C1: {text}")
                 return
 
     def _is_active(self, refusal: Refusal) -> bool:
-        retry = self._world.desired_groups.capacity_retry * (1 - 2 * self._world.setup.drift)
-        known_at = refusal.known_at
-        return known_at is not None and not refusal.is_over and self._world.now < known_at + retry
+        fastest = 1 + 2 * self._world.setup.drift + STEADY_SLEW  # of the servers' clocks
+        retry = self._world.desired_groups.capacity_retry / fastest
+        return refusal.is_known and not refusal.is_over and self._world.now < refusal.at + retry
 
     def on_second_vm(self, id: InstanceId) -> None:
         self._world.violation(f"C2: a second VM was created for {id}, in another offer")
@@ -86,7 +89,7 @@ class CapacityAuditor:
     def check_decision(self, entry: slots.Entry, before: dict[InstanceId, Instance], leader: tuple[str, int]) -> None:
         """`before`: the records as they are stored; a decision that is not stored yet may lie between."""
         for new in (change.instance for change in entry.changes if isinstance(change, Put)):
-            refusals = [r for r in self._refusals if r.id == new.id and r.leader == leader and r.known_at is None]
+            refusals = [r for r in self._refusals if r.id == new.id and r.leader == leader and not r.is_known]
             old = before.get(new.id)
             moved = old is not None and new.state is State.PENDING and offer_of(old) != offer_of(new)
             has_changed = old is None or old.state is not new.state
@@ -95,7 +98,7 @@ class CapacityAuditor:
                 self._world.count("fell back")
             if moved or ended:
                 for refusal in refusals:
-                    refusal.known_at = self._world.now
+                    refusal.is_known = True
             if new.state is State.DELETED:
                 self.on_vm_end()  # the leader learns of it now
             if new.state is State.FAILED and ended and new.replaces_for is not Cause.PREFERENCE and not new.own_type:
