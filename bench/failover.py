@@ -135,7 +135,7 @@ async def _cut_off(folder: Path, *, count: int, rounds: int) -> list[Took]:
     took: list[Took] = []
     buckets = {f"pair{number}": _make_dir(str(folder), number) for number in range(count)}
     async with contextlib.AsyncExitStack() as stack:
-        port = await stack.enter_async_context(s3.serving(buckets, port=0, credentials={"dev": "dev"}))
+        port = await stack.enter_async_context(s3.serving(buckets, port=0))
         cuttable = []
         for number, (name, bucket) in enumerate(buckets.items()):
             pair = Pair(

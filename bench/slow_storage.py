@@ -85,7 +85,7 @@ async def run() -> AsyncIterator[Row]:
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as home:
         async with contextlib.AsyncExitStack() as stack:
             buckets = {f"shard{number}": Path(home, f"bucket-{number}") for number in range(len(cases))}
-            port = await stack.enter_async_context(s3.serving(buckets, port=0, credentials={"dev": "dev"}))
+            port = await stack.enter_async_context(s3.serving(buckets, port=0))
             shards = []
             for (name, bucket), (slow, servers) in zip(buckets.items(), cases, strict=True):
                 shards.append(Shard(slow, _make_pair(Path(home, name), bucket), Wire(port), servers))

@@ -80,7 +80,7 @@ echo "$requirements" > "$work/requirements.txt"
   --python-version "$guest_python" --only-binary=:all: --platform manylinux2014_x86_64 \
   --platform manylinux_2_28_x86_64 --platform manylinux_2_34_x86_64 -r "$work/requirements.txt"
 mkdir "$site/nstance"
-for part in __init__.py clock.py points.py streams.py agent model pki tasks telemetry v1 wire; do
+for part in __init__.py clock.py key_pairs.py points.py streams.py agent model pki tasks telemetry v1 wire; do
   cp -R "src/nstance/$part" "$site/nstance/"
 done
 find "$site" -name __pycache__ -prune -exec rm -rf {} +

@@ -60,9 +60,9 @@ def test_made_up_tokens_are_refused_or_harmless(token: str) -> None:
 @pytest.mark.parametrize("text", ["-1", "x", "1.5", "", "١"])
 def test_bad_page_sizes_are_refused(text: str) -> None:
     with pytest.raises(S3Error, match="max-keys"):
-        listing.parse_number("max-keys", {"max-keys": text}, 1000)
+        listing.parse_page_size({"max-keys": text})
 
 
 def test_a_page_has_a_thousand_at_most() -> None:
-    assert listing.parse_number("max-keys", {"max-keys": "5000"}, 1000) == 1000
-    assert listing.parse_number("max-keys", {}, 1000) == 1000
+    assert listing.parse_page_size({"max-keys": "5000"}) == 1000
+    assert listing.parse_page_size({}) == 1000

@@ -9,12 +9,10 @@ import shutil
 import signal
 import socket
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
 
-from nstance.objects import s3
 from nstance.objects.port import Key
 from support import s3_server
 
@@ -103,8 +101,6 @@ async def test_a_port_in_use_is_reported(tmp_path: pathlib.Path) -> None:
     [
         (["--port", "x"], "expected 0 to 65535"),
         (["--port", "70000"], "expected 0 to 65535"),
-        (["--bucket", "other"], "expected NAME=DIR"),
-        (["--bucket", "UPPER=d"], "expected NAME=DIR"),
         (["--dir", "file/below", "--port", "0"], "open the bucket directory"),
         (["--nonsense"], "unrecognized arguments"),
     ],
@@ -120,18 +116,8 @@ async def test_bad_options_are_reported(tmp_path: pathlib.Path, options: list[st
 async def test_help_has_examples() -> None:
     code, output, _ = await run(*PROGRAM, "--help")
     assert code == 0
-    for part in ("examples:", "--access-key", "--bucket NAME=DIR", "AWS_ENDPOINT_URL=http://localhost:8989"):
+    for part in ("examples:", "--dir", "AWS_ENDPOINT_URL=http://localhost:8989"):
         assert part in output
-
-
-async def test_further_buckets_and_own_credentials(tmp_path: pathlib.Path) -> None:
-    options = ["--port", "0", "--dir", "d", "--bucket", "other=o", "--access-key", "me", "--secret-key", "mine"]
-    async with started(*options, cwd=tmp_path) as (_, line):
-        port = line.partition("localhost:")[2].partition(",")[0]
-        with s3_server.environment(AWS_ACCESS_KEY_ID="me", AWS_SECRET_ACCESS_KEY="mine"):
-            store = s3.S3Store("other", endpoint=f"http://127.0.0.1:{port}")
-        await store.create(Key("k"), b"1")
-    assert (tmp_path / "o/k").read_bytes() == b"1"
 
 
 async def test_the_aws_cli_is_content(tmp_path: pathlib.Path) -> None:
@@ -165,15 +151,10 @@ async def test_the_aws_cli_is_content(tmp_path: pathlib.Path) -> None:
         listed = await cli("s3", "ls", "s3://dev/", "--recursive")
         assert re.findall(r" {2,}\d+ (.*)$", listed, re.MULTILINE) == ["big", "tree/one.txt", "tree/sub/tw o.txt"]
         assert await cli("s3", "sync", "tree", "s3://dev/tree", "--no-progress") == ""  # nothing has changed
-        await cli("s3", "mv", "s3://dev/big", "s3://dev/tree/big", "--no-progress")  # copied in parts
-        assert (tmp_path / "bucket/tree/big").read_bytes() == (tmp_path / "big").read_bytes()
-        address = (await cli("s3", "presign", "s3://dev/tree/sub/tw o.txt")).strip()
-        with await asyncio.to_thread(urllib.request.urlopen, address, timeout=30) as answer:
-            assert answer.read() == b"two"
         create = ("s3api", "put-object", "--bucket", "dev", "--key", "once", "--if-none-match", "*")
         await cli(*create)
         code, _, output = await run(aws, *create, cwd=tmp_path, **variables)
         assert (code != 0, "PreconditionFailed" in output) == (True, True), output
-        await cli("s3", "rm", "s3://dev/tree", "--recursive")
-        assert "PRE" not in await cli("s3", "ls", "s3://dev/")
+        await cli("s3", "rm", "s3://dev/", "--recursive")
+        assert await cli("s3", "ls", "s3://dev/") == ""
         assert os.listdir(tmp_path / "bucket/.nstance/uploads") == []

@@ -238,7 +238,7 @@ async def test_a_mistake_in_the_request_line_costs_an_answer_only(tmp_path: path
         await writer.wait_closed()
         return answer
 
-    async with main.serving({"dev": tmp_path}, port=0, credentials=SECRETS) as port:
+    async with main.serving({"dev": tmp_path}, port=0) as port:
         assert b" 400 " in await send(port, b"\x16\x03\x01 nonsense\r\n\r\n")
         for target in (b"/", b"/dev/%00", b"/dev/%ff%fe", b"//", b"/dev?x=%zz", b"/%2e%2e/x"):
             assert b" 403 " in await send(port, b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % target)

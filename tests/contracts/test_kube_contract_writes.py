@@ -11,9 +11,11 @@ from contracts import kube_worlds as worlds
 from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, summarize
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
+from nstance.kube.api.patches import Patch
 from nstance.kube.events import Recorder
 from nstance.kube.lease import Election, LeaseTimes
-from nstance.kube.port import Object, Patch
+from nstance.kube.port import Object
+from support import kube_verbs
 from support.eventually import eventually
 
 CONFIG_MAP, POD = kinds.CONFIG_MAP, kinds.POD
@@ -116,13 +118,13 @@ async def test_status_and_spec_are_written_apart(world: World) -> None:
     made = await world.kube.create(WIDGET, {**world.widget("a", size=1), "status": {"phase": "ignored"}})
     assert "status" not in made or not made["status"]
     body = {**made, "spec": {"size": 9}, "status": {"phase": "up"}}
-    changed = await world.kube.replace(WIDGET, body, subresource="status")
+    changed = await kube_verbs.replace_status(world.kube, WIDGET, body)
     assert (changed["spec"], changed["status"]) == ({"size": 1}, {"phase": "up"})
     assert changed["metadata"]["generation"] == 1, "a status is not a new spec"
     changed = await world.kube.replace(WIDGET, {**changed, "spec": {"size": 2}, "status": {"phase": "ignored"}})
     assert (changed["spec"], changed["status"]) == ({"size": 2}, {"phase": "up"})
     with pytest.raises(errors.ConflictError):
-        await world.kube.replace(WIDGET, body, subresource="status")
+        await kube_verbs.replace_status(world.kube, WIDGET, body)
 
 
 async def test_a_write_that_changes_nothing_is_no_change(world: World) -> None:
@@ -158,41 +160,42 @@ async def test_json_patch(world: World) -> None:
         {"op": "replace", "path": "/spec/size", "value": 2},
         {"op": "add", "path": "/spec/names/-", "value": "y"},
     ]
-    changed = await world.kube.patch(WIDGET, "a", operations, namespace=world.namespace, how=Patch.JSON)
+    changed = await kube_verbs.patch(world.kube, WIDGET, "a", operations, namespace=world.namespace, how=Patch.JSON)
     assert changed["spec"] == {"size": 2, "names": ["x", "y"]}
     for wrong in (operations, [{"op": "remove", "path": "/spec/missing"}]):
         with pytest.raises(errors.InvalidError):
-            await world.kube.patch(WIDGET, "a", wrong, namespace=world.namespace, how=Patch.JSON)
+            await kube_verbs.patch(world.kube, WIDGET, "a", wrong, namespace=world.namespace, how=Patch.JSON)
     assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == changed
 
 
 async def test_strategic_patch_merges_lists_by_their_keys(world: World) -> None:
     await world.kube.create(POD, world.pod("a"))
     body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-    await world.kube.patch(POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status")
+    await kube_verbs.patch(
+        world.kube, POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
+    )
     body = {"status": {"conditions": [{"type": "Other", "status": "False"}]}}
-    changed = await world.kube.patch(
-        POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
+    changed = await kube_verbs.patch(
+        world.kube, POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
     )
     found = {condition["type"]: condition["status"] for condition in changed["status"]["conditions"]}
     assert {"Ready": "True", "Other": "False"}.items() <= found.items()
     await world.kube.create(WIDGET, world.widget("a"))
     with pytest.raises(errors.InvalidError):
-        await world.kube.patch(WIDGET, "a", {}, namespace=world.namespace, how=Patch.STRATEGIC)
+        await kube_verbs.patch(world.kube, WIDGET, "a", {}, namespace=world.namespace, how=Patch.STRATEGIC)
 
 
 async def test_apply_makes_and_changes(world: World) -> None:
     body = {"metadata": {"name": "a"}, "spec": {"size": 1}}
-    options: dict[str, Any] = {"namespace": world.namespace, "how": Patch.APPLY, "field_manager": "contract"}
-    typed = {"apiVersion": WIDGET.api_version, "kind": WIDGET.name}
-    made = await world.kube.patch(WIDGET, "a", {**typed, **body}, **options)
+    options: dict[str, Any] = {"namespace": world.namespace, "how": Patch.APPLY, "by": "contract"}
+    made = await kube_verbs.patch(world.kube, WIDGET, "a", body, **options)
     assert made["spec"] == {"size": 1}
-    changed = await world.kube.patch(WIDGET, "a", {**typed, **body, "spec": {"size": 2}}, **options)
+    changed = await kube_verbs.patch(world.kube, WIDGET, "a", {**body, "spec": {"size": 2}}, **options)
     assert changed["spec"] == {"size": 2}
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
     # Somebody else's field is taken over: two owners must not stop each other.
-    await world.kube.patch(WIDGET, "a", {"spec": {"size": 7}}, namespace=world.namespace, field_manager="person")
-    changed = await world.kube.patch(WIDGET, "a", {**typed, **body}, **options)
+    await world.kube.patch(WIDGET, "a", {"spec": {"size": 7}}, namespace=world.namespace)
+    changed = await kube_verbs.patch(world.kube, WIDGET, "a", body, **options)
     assert changed["spec"] == {"size": 1}
 
 
@@ -251,9 +254,11 @@ async def test_delete_of_the_one_that_was_meant(world: World) -> None:
         await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, uid=old["metadata"]["uid"])
     changed = await world.kube.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, namespace=world.namespace)
     with pytest.raises(errors.ConflictError):
-        await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, version=new["metadata"]["resourceVersion"])
+        await kube_verbs.delete(
+            world.kube, CONFIG_MAP, "a", namespace=world.namespace, version=new["metadata"]["resourceVersion"]
+        )
     version = changed["metadata"]["resourceVersion"]
-    await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, version=version)
+    await kube_verbs.delete(world.kube, CONFIG_MAP, "a", namespace=world.namespace, version=version)
 
 
 async def test_finalizers_hold_a_deleted_object(world: World) -> None:
@@ -297,7 +302,7 @@ async def test_what_lost_its_owner_goes(world: World, foreground: bool) -> None:
     body = world.config_map("owned")
     body["metadata"]["ownerReferences"] = [reference]
     await world.kube.create(CONFIG_MAP, body)
-    await world.kube.delete(WIDGET, "owner", namespace=world.namespace, foreground=foreground)
+    await kube_verbs.delete(world.kube, WIDGET, "owner", namespace=world.namespace, foreground=foreground)
 
     async def gone() -> bool:
         found = await world.kube.list(CONFIG_MAP, namespace=world.namespace, fields="metadata.name=owned")
@@ -320,7 +325,7 @@ async def test_foreground_deletion_waits_for_what_is_owned(world: World) -> None
         }
     ]
     await world.kube.create(CONFIG_MAP, body)
-    await world.kube.delete(WIDGET, "owner", namespace=world.namespace, foreground=True)
+    await kube_verbs.delete(world.kube, WIDGET, "owner", namespace=world.namespace, foreground=True)
     held = await world.kube.get(WIDGET, "owner", namespace=world.namespace)
     assert held["metadata"]["deletionTimestamp"]
     await world.kube.patch(CONFIG_MAP, "owned", {"metadata": {"finalizers": []}}, namespace=world.namespace)
@@ -339,14 +344,14 @@ async def test_foreground_deletion_waits_for_what_is_owned(world: World) -> None
 async def running_pod(world: World, name: str) -> Object:
     await world.kube.create(POD, world.pod(name, {"app": "guarded"}))
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    return await world.kube.patch(
-        POD, name, {"status": status}, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
+    return await kube_verbs.patch(
+        world.kube, POD, name, {"status": status}, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
     )
 
 
 async def test_evict(world: World) -> None:
     pod = await running_pod(world, "a")
-    await world.kube.evict("a", namespace=world.namespace, uid=pod["metadata"]["uid"], grace=0)
+    await world.kube.evict("a", namespace=world.namespace, uid=pod["metadata"]["uid"])
 
     async def gone() -> bool:
         return not (await world.kube.list(POD, namespace=world.namespace)).items

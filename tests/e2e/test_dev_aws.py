@@ -44,7 +44,7 @@ def test_instances_boot_and_are_replaced(config: str, expected: str, tmp_path: P
     command = [sys.executable, "-m", "nstance.dev.aws.box", "--once", "--dir", str(tmp_path / "box")]
     command += ["--config", f"examples/{config}"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=660)
-    log = tmp_path / "box/server.log"
+    log = tmp_path / "box/logs/server.log"
     assert done.returncode == 0, done.stdout + done.stderr + (log.read_text()[-4000:] if log.exists() else "")
     assert "3 instances booted their userdata, registered and have their files" in done.stdout
     assert "it was replaced" in done.stdout

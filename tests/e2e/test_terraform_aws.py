@@ -22,7 +22,7 @@ from nstance.config import addresses
 from nstance.dev import child
 from nstance.dev.aws import box
 from nstance.dev.aws.hypervisor import Hypervisor
-from nstance.dev.aws.moto import AMI, ARM_AMI, MissingError, Moto
+from nstance.dev.aws.moto import AMI, ARM_AMI, MissingError, Moto, opened
 from nstance.dev.aws.stand_in import StandIn
 from nstance.dev.sandbox.sandbox import Sandbox
 from support.eventually import eventually
@@ -76,7 +76,7 @@ async def _run(*command: str, environment: Mapping[str, str]) -> str:
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            moto = box.open_moto(stack, tmp_path)
+            moto = await stack.enter_async_context(opened(tmp_path))
         except MissingError as missing:
             pytest.skip(str(missing))
         stand_in = StandIn(moto, SystemClock())

@@ -13,7 +13,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "dev", "AWS_SECRET_ACCESS_KEY": "dev"}
 @contextlib.asynccontextmanager
 async def serving(folder: pathlib.Path) -> AsyncIterator[str]:
     """Gives the endpoint."""
-    async with main.serving({"dev": folder}, port=0, credentials={"dev": "dev"}) as port:
+    async with main.serving({"dev": folder}, port=0) as port:
         yield f"http://127.0.0.1:{port}"
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from nstance.clock import Clock
 from nstance.dev import leftovers
+from nstance.dev.errors import DevError
 
 GRACE_SECONDS = 12.0  # a little more than the longest orderly stop of a server
+ADMIN_TIMEOUT_SECONDS = 60.0
 
 
 class Child:
@@ -102,6 +104,30 @@ def describe_exit(code: int) -> str:
         return f"exited with code {code}"
     name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
     return f"was ended by {name}"
+
+
+async def run_admin(*arguments: str, environment: Mapping[str, str], timeout: float = ADMIN_TIMEOUT_SECONDS) -> bytes:
+    """The output of nstance-admin, run as a person would. Raises DevError."""
+    what = f"nstance-admin {' '.join(arguments[:2])}"
+    process = await asyncio.create_subprocess_exec(
+        program_path("nstance-admin"),
+        *arguments,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(timeout):
+            output, error_output = await process.communicate()
+    except TimeoutError:
+        raise DevError(f"{what} did not end within {timeout:g} s: check that the storage runs") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise DevError(f"{what} failed: {error_output.decode(errors='replace').strip()}")
+    return output.strip()
 
 
 def program_path(name: str) -> str:

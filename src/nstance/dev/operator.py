@@ -31,7 +31,6 @@ from nstance.kube.port import Kube, Object
 from nstance.operator.options import Environment
 
 POLL_SECONDS = 0.2
-NONCE_TIMEOUT_SECONDS = 60.0
 NAMESPACE = "default"
 SHARDS = 2
 CLUSTER = "example-cluster"  # of examples/config-tmux.jsonc
@@ -104,8 +103,13 @@ async def prepare(options: Options, screen: Screen, clock: clocks.Clock) -> None
         await _apply(kube, kinds.CONFIG_MAP, NAMES.ca_configmap, {"ca.crt": certificate})
         await _apply(kube, kinds.SERVICE_ACCOUNT, NAMES.service_account, {})
         if await _is_missing(kube, NAMES.cert_secret):
-            nonce = base64.b64encode(await _create_nonce(options)).decode()
-            await _apply(kube, kinds.SECRET, NAMES.nonce_secret, {"nonce.jwt": nonce})
+            nonce = await child.run_admin(
+                *("cluster", "nonce", "--cluster-id", CLUSTER, "--storage-bucket", "dev", "--key-provider", "env"),
+                *("--output", "-"),
+                environment=shards.dev_environment(os.environ, endpoint=options.endpoint),
+            )
+            encoded = base64.b64encode(nonce).decode()
+            await _apply(kube, kinds.SECRET, NAMES.nonce_secret, {"nonce.jwt": encoded})
             screen.say("stored the cluster's CA and a new registration nonce in dev-k8s")
     finally:
         await kube.close()
@@ -141,32 +145,6 @@ async def _apply(kube: Kube, kind: kinds.Kind, name: str, data: Object) -> None:
         await kube.create(kind, {"metadata": {"name": name}, **content}, namespace=NAMESPACE)
     except errors.AlreadyExistsError:
         await kube.patch(kind, name, content, namespace=NAMESPACE)
-
-
-async def _create_nonce(options: Options) -> bytes:
-    """Runs nstance-admin, as a person would."""
-    bucket = ("--cluster-id", CLUSTER, "--storage-bucket", "dev", "--key-provider", "env")
-    process = await asyncio.create_subprocess_exec(
-        child.program_path("nstance-admin"),
-        *("cluster", "nonce", *bucket, "--output", "-"),
-        env=shards.dev_environment(os.environ, endpoint=options.endpoint),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(NONCE_TIMEOUT_SECONDS):
-            token, error_output = await process.communicate()
-    except TimeoutError:
-        raise DevError(
-            f"nstance-admin created no nonce within {NONCE_TIMEOUT_SECONDS:g} s: check that dev-s3 runs"
-        ) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise DevError(f"nstance-admin created no nonce: {error_output.decode().strip()}")
-    return token.strip()
 
 
 def operator(options: Options, clock: clocks.Clock) -> child.Child:

@@ -6,14 +6,13 @@ recover, and exits: a demonstration and a test (`smoke`).
 
 import argparse
 import asyncio
-import http.client
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nstance import clock as clocks
-from nstance.dev import child, dev_config, leftovers, signals, smoke, supervisor, vm_smoke, vms
+from nstance.dev import child, dev_config, leftovers, loopback, signals, smoke, supervisor, vm_smoke, vms
 from nstance.dev.errors import DevError
 from nstance.dev.screen import Screen
 from nstance.dev.shard_observer import ShardObserver
@@ -100,7 +99,7 @@ class Dev:
         """Asks the leader for its agents, until cancelled. A task of its own, because a paused leader does not answer."""
         while True:
             port = self._port + PORT_OFFSETS[self.servers.index(self.leader())]
-            self.observer.connected = await asyncio.to_thread(_connected_agents, port)
+            self.observer.connected = await asyncio.to_thread(loopback.connected_agents, port)
             await self.clock.sleep(POLL_SECONDS)
 
     async def stop(self) -> None:
@@ -272,19 +271,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 1024 <= int(text) <= 65_000:
         raise argparse.ArgumentTypeError(f"expected 1024 to 65000 or auto, found {text!r}")
     return int(text)
-
-
-def _connected_agents(port: int) -> int:
-    """From the metrics of a server; 0 if it does not answer."""
-    server = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
-    try:
-        server.request("GET", "/metrics")
-        lines = server.getresponse().read(1 << 20).decode().splitlines()
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        server.close()
-    return sum(int(float(line.split()[1])) for line in lines if line.startswith("nstance_agents_connected "))
 
 
 def _relative(path: Path) -> str:

@@ -6,17 +6,15 @@ before its expiry, so a 401 calls `forget`, and the next call reads files and ru
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
 import ssl
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nstance import key_pairs
 from nstance.clock import Clock
 from nstance.kube import errors
 from nstance.kube.kubeconfig import Access, ExecPlugin
@@ -147,32 +145,11 @@ def _context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, 
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate and key:
-        with _temporary_file(certificate + b"\n" + key) as path:
-            try:
-                context.load_cert_chain(path, password=_no_password)
-            except (ssl.SSLError, ValueError):
-                raise errors.UnavailableError("the client certificate and key do not load or do not match") from None
+        try:
+            key_pairs.load(context, certificate, key)
+        except (ssl.SSLError, ValueError):
+            raise errors.UnavailableError("the client certificate and key do not load or do not match") from None
     return context
-
-
-def _no_password() -> bytes:
-    """Keeps OpenSSL from asking on the terminal for the password of an encrypted key."""
-    raise ValueError("the client key is encrypted; expected a plain PEM key")
-
-
-@contextlib.contextmanager
-def _temporary_file(content: bytes) -> Iterator[str]:
-    """A path for an API that takes only paths. Where possible the content is never written to a disk."""
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        with open(os.memfd_create("tls", os.MFD_CLOEXEC), "wb") as file:
-            file.write(content)
-            file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
-        return
-    with tempfile.NamedTemporaryFile() as file:  # mode 0600
-        file.write(content)
-        file.flush()
-        yield file.name
 
 
 async def _run(plugin: ExecPlugin, access: Access) -> bytes:

@@ -26,7 +26,7 @@ from nstance.kube import errors, kinds, response_errors
 from nstance.kube.credentials import Credential, Credentials
 from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
-from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Operations, Patch, Token
+from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Token
 
 CONNECT_SECONDS = 10.0  # waiting for a free connection, TCP and TLS
 CALL_SECONDS = 30.0
@@ -43,7 +43,7 @@ class _Request:
     method: str
     path: str
     kind: Kind
-    body: Object | Operations | None = None
+    body: Object | None = None
     content_type: str = "application/json"
     query: Mapping[str, str] = field(default_factory=dict)
 
@@ -173,58 +173,29 @@ class HttpKube:
             raise errors.InvalidError(f"expected a namespace for the new {kind.name}, found none")
         return await self._call(_Request("POST", _path(kind, namespace), kind, _with_type(kind, body)))
 
-    async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
+    async def replace(self, kind: Kind, body: Object) -> Object:
         metadata = _metadata(body)
-        path = _path(kind, metadata.get("namespace", ""), metadata.get("name", ""), subresource)
+        path = _path(kind, metadata.get("namespace", ""), metadata.get("name", ""))
         if not metadata.get("resourceVersion"):
             raise errors.InvalidError(
                 f"PUT {path}: expected a resourceVersion, because it would overwrite other changes"
             )
-        return await self._call(_Request("PUT", path, kind, _with_type(kind, body, subresource)))
+        return await self._call(_Request("PUT", path, kind, _with_type(kind, body)))
 
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Object | Operations,
-        *,
-        namespace: str = "",
-        how: Patch = Patch.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> Object:
-        query = {"fieldManager": field_manager or FIELD_MANAGER}
-        if how is Patch.APPLY:  # otherwise two owners of one field would block each other forever
-            query["force"] = "true"
-            if isinstance(body, dict):
-                body = _with_type(kind, body, subresource)
-        path = _path(kind, namespace, name, subresource)
-        return await self._call(_Request("PATCH", path, kind, body, how.value, query))
+    async def patch(self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: str = "") -> Object:
+        path, query = _path(kind, namespace, name, subresource), {"fieldManager": FIELD_MANAGER}
+        return await self._call(_Request("PATCH", path, kind, body, "application/merge-patch+json", query))
 
-    async def delete(
-        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
-    ) -> None:
-        conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
-        options: Object = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": "Foreground" if foreground else "Background",
-        }
-        if conditions:
-            options["preconditions"] = conditions
-        await self._call(_Request("DELETE", _path(kind, namespace, name), kind, options))
+    async def delete(self, kind: Kind, name: str, *, namespace: str = "", uid: str = "") -> None:
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        await self._call(_Request("DELETE", _path(kind, namespace, name), kind, options | _precondition(uid)))
 
-    async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
-        options: Object = {}
-        if uid:
-            options["preconditions"] = {"uid": uid}
-        if grace is not None:
-            options["gracePeriodSeconds"] = grace
+    async def evict(self, pod: str, *, namespace: str, uid: str = "") -> None:
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": options,
+            "deleteOptions": _precondition(uid),
         }
         await self._call(_Request("POST", _path(kinds.POD, namespace, pod, "eviction"), kinds.POD, body))
 
@@ -375,9 +346,11 @@ def _metadata(body: Object) -> Object:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _with_type(kind: Kind, body: Object, subresource: str = "") -> Object:
-    if subresource == "scale":  # the same type for all kinds
-        return {"apiVersion": "autoscaling/v1", "kind": "Scale", **body}
+def _precondition(uid: str) -> Object:
+    return {"preconditions": {"uid": uid}} if uid else {}
+
+
+def _with_type(kind: Kind, body: Object) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
 
 

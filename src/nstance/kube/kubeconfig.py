@@ -54,27 +54,22 @@ class Access:
 
 
 def find(
-    path: str = "",
-    *,
-    environment: Mapping[str, str],
-    home: Path,
-    context: str = "",
-    service_account: Path = SERVICE_ACCOUNT,
+    path: str = "", *, environment: Mapping[str, str], home: Path, service_account: Path = SERVICE_ACCOUNT
 ) -> Access:
     """The flag, KUBECONFIG, the pod's service account or ~/.kube/config, in this order. Raises KubeconfigError."""
     if path:
-        return load([Path(path)], context=context)
+        return load([Path(path)])
     if environment.get("KUBECONFIG"):
         named = [Path(part) for part in environment["KUBECONFIG"].split(":") if part]
         present = [part for part in named if part.exists()]
         if not present:
             raise KubeconfigError(f"KUBECONFIG is {environment['KUBECONFIG']}: expected a file, found none")
-        return load(present, context=context)
+        return load(present)
     if environment.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
         return in_cluster(environment, service_account)
     default = home / ".kube" / "config"
     if default.exists():
-        return load([default], context=context)
+        return load([default])
     raise KubeconfigError(
         "no Kubernetes API server configured: expected --kubeconfig, KUBECONFIG, a pod's service account "
         f"or {default}, found none of them"
@@ -97,7 +92,7 @@ def in_cluster(environment: Mapping[str, str], service_account: Path = SERVICE_A
     )
 
 
-def load(paths: Iterable[Path], *, context: str = "") -> Access:
+def load(paths: Iterable[Path]) -> Access:
     """Loads and merges files as kubectl does. Raises KubeconfigError."""
     merged = _Merged()
     for path in paths:
@@ -106,14 +101,14 @@ def load(paths: Iterable[Path], *, context: str = "") -> Access:
         except OSError as problem:
             raise KubeconfigError(f"failed to read kubeconfig {path}: {problem.strerror}") from None
         merged.add(_document(content, str(path)), str(path), path.absolute().parent)
-    return merged.access(context)
+    return merged.access()
 
 
-def parse(content: bytes, *, source: str = "the kubeconfig", context: str = "") -> Access:
+def parse(content: bytes, *, source: str = "the kubeconfig") -> Access:
     """From untrusted bytes: they must be complete; no program is run and no file is read. Raises KubeconfigError."""
     merged = _Merged()
     merged.add(_document(content, source), source, None)
-    return merged.access(context)
+    return merged.access()
 
 
 def _document(content: bytes, source: str) -> dict[str, Any]:
@@ -200,9 +195,8 @@ class _Merged:
                 named = _Entry(f"{inner} {entry['name']!r}", body, source, folder)
                 self._found.setdefault((inner, entry["name"]), named)
 
-    def access(self, wanted: str) -> Access:
-        sources = ", ".join(self._sources)
-        name = wanted or self._current
+    def access(self) -> Access:
+        sources, name = ", ".join(self._sources), self._current
         if not name:
             raise KubeconfigError(
                 f"{sources}: expected a current-context, found none; set it with `kubectl config use-context`"

@@ -14,11 +14,11 @@ from typing import TypeVar, cast
 from nstance import clock as clocks
 from nstance.kube import errors, kinds, response_errors
 from nstance.kube.api import selectors, server, status, values
-from nstance.kube.api.cascade import Propagation
+from nstance.kube.api.patches import Patch
 from nstance.kube.api.resources import Served
 from nstance.kube.api.watches import Watch
 from nstance.kube.kinds import Kind
-from nstance.kube.port import Change, Listing, Object, Operations, Patch, Token
+from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Token
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class MemoryKube:
 
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
         return await self._call(
-            Verb.GET, kind, name, lambda: values.copy(self.api.get(self._served(kind), name, namespace=namespace))
+            Verb.GET, kind, name, lambda: self.api.get(self._served(kind), name, namespace=namespace)
         )
 
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
@@ -133,15 +133,12 @@ class MemoryKube:
                 await _wait_for_either(self.api.store.changed(), broken, timeout=min(end, mark) - now)
 
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
-        name = str(values.at(body, ("metadata", "name"), ""))
-        return await self._call(
-            Verb.CREATE,
-            kind,
-            name,
-            lambda: values.copy(self.api.create(self._served(kind), _with_type(kind, body), namespace=namespace)),
-        )
+        def write() -> Object:
+            return self.api.create(self._served(kind), _with_type(kind, body), namespace=namespace)
 
-    async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
+        return await self._call(Verb.CREATE, kind, str(values.at(body, ("metadata", "name"), "")), write)
+
+    async def replace(self, kind: Kind, body: Object) -> Object:
         meta = body.get("metadata") or {}
         name, namespace = str(meta.get("name", "")), str(meta.get("namespace", ""))
         if not meta.get("resourceVersion"):
@@ -150,53 +147,32 @@ class MemoryKube:
             )
 
         def write() -> Object:
-            sent = body if subresource == "scale" else _with_type(kind, body)
-            served = self._served(kind)
-            changed = self.api.replace(served, name, sent, namespace=namespace, subresource=subresource)
-            return values.copy(changed)  # type: ignore[no-any-return]
+            return self.api.replace(self._served(kind), name, _with_type(kind, body), namespace=namespace)
 
         return await self._call(Verb.REPLACE, kind, name, write)
 
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Object | Operations,
-        *,
-        namespace: str = "",
-        how: Patch = Patch.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> Object:
+    async def patch(self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: str = "") -> Object:
         def write() -> Object:
-            changed = self.api.patch(
+            return self.api.patch(
                 self._served(kind),
                 name,
                 values.copy(body),
-                how=how,
+                how=Patch.MERGE,
                 namespace=namespace,
                 subresource=subresource,
-                options=server.Options(manager=field_manager),
+                options=server.Options(manager=FIELD_MANAGER),
             )
-            return values.copy(changed)  # type: ignore[no-any-return]
 
         return await self._call(Verb.PATCH, kind, name, write)
 
-    async def delete(
-        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
-    ) -> None:
-        propagation = Propagation.FOREGROUND if foreground else Propagation.BACKGROUND
-        await self._call(
-            Verb.DELETE,
-            kind,
-            name,
-            lambda: self.api.delete(
-                self._served(kind), name, namespace=namespace, uid=uid, version=version, propagation=propagation
-            ),
-        )
+    async def delete(self, kind: Kind, name: str, *, namespace: str = "", uid: str = "") -> None:
+        def write() -> None:
+            self.api.delete(self._served(kind), name, namespace=namespace, uid=uid)
 
-    async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
-        """There is no kubelet: the pod is gone at once, without the grace period."""
+        await self._call(Verb.DELETE, kind, name, write)
+
+    async def evict(self, pod: str, *, namespace: str, uid: str = "") -> None:
+        """There is no kubelet: the pod is gone at once, without a grace period."""
         await self._call(Verb.EVICT, kinds.POD, pod, lambda: self.api.evict(pod, namespace=namespace, uid=uid))
 
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token:
@@ -219,7 +195,7 @@ class MemoryKube:
             raise fate.error
         answer, rejection = None, None
         try:
-            answer = act()
+            answer = values.copy(act())
         except status.ApiError as error:
             rejection = to_kube_error(error)
         if fate.after:
@@ -249,5 +225,4 @@ def to_kube_error(error: status.ApiError) -> errors.KubeError:
     """An error of the API as the error of the port."""
     causes = [str(each.get("message")) for each in error.details.get("causes", ())] if error.code == 429 else []
     message = " ".join((error.message, *causes))
-    delay = float(error.retry_after) if error.retry_after else None
-    return response_errors.from_status(error.code, error.reason, message, delay=delay, changes=False)
+    return response_errors.from_status(error.code, error.reason, message, delay=None, changes=False)

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from nstance.kube.kinds import Kind
 
-FIELD_MANAGER = "nstance-operator"  # the default; our admission webhook knows the operator's own patches by it
+FIELD_MANAGER = "nstance-operator"  # of all patches: our admission webhook knows the operator's own ones by it
 
 Object = dict[str, Any]
-Operations = list[Object]  # of a JSON patch
 
 
 class Change(Enum):
@@ -24,13 +23,6 @@ class Change(Enum):
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
     BOOKMARK = "BOOKMARK"  # no change; the object has only the version to continue from
-
-
-class Patch(Enum):
-    MERGE = "application/merge-patch+json"  # null removes a field, lists are replaced
-    JSON = "application/json-patch+json"  # a list of operations; `test` makes it conditional
-    STRATEGIC = "application/strategic-merge-patch+json"  # core kinds only: lists merge by their keys
-    APPLY = "application/apply-patch+yaml"  # server-side apply; the body is a whole object
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +73,21 @@ class Kube(Protocol):
         """Raises AlreadyExistsError. Default namespace: the body's."""
         ...
 
-    async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
+    async def replace(self, kind: Kind, body: Object) -> Object:
         """Name, namespace and resourceVersion are in the body. Raises ConflictError, NotFoundError, InvalidError."""
         ...
 
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Object | Operations,
-        *,
-        namespace: str = "",
-        how: Patch = Patch.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> Object:
-        """A resourceVersion in a merge body makes it conditional. `subresource` is "", "status" or "scale"."""
+    async def patch(self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: str = "") -> Object:
+        """A merge patch: null removes a field, lists are replaced. A resourceVersion in the body makes it conditional.
+        `subresource` is "", "status" or "scale"."""
         ...
 
-    async def delete(
-        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
-    ) -> None:
-        """Requests deletion; an object with finalizers stays, with a deletionTimestamp, until they are removed. `uid` and
-        `version` are preconditions (ConflictError). Raises NotFoundError."""
+    async def delete(self, kind: Kind, name: str, *, namespace: str = "", uid: str = "") -> None:
+        """Requests deletion, in the background; an object with finalizers stays, with a deletionTimestamp, until they are
+        removed. `uid` is a precondition (ConflictError). Raises NotFoundError."""
         ...
 
-    async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
+    async def evict(self, pod: str, *, namespace: str, uid: str = "") -> None:
         """Uses the Eviction API. Raises ThrottledError if a PodDisruptionBudget forbids it, NotFoundError if the pod is
         gone, ConflictError if another pod has its name now."""
         ...

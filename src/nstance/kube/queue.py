@@ -81,11 +81,6 @@ class Queue(Generic[K]):
         """Keys that wait for a worker."""
         return len(self._due)
 
-    @property
-    def idle(self) -> bool:
-        """No key waits or is being reconciled; a key may be due later."""
-        return not self._due and not self._busy
-
     def add(self, key: K, after: float = 0.0) -> None:
         """Reconciles a key after some seconds, or earlier if it is due earlier."""
         if key in self._due or key in self._again:

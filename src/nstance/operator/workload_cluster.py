@@ -16,7 +16,7 @@ from nstance.kube import errors, kubeconfig
 from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
 from nstance.kube.mirror import Mirror
-from nstance.kube.port import Change, Kube, Listing, Object, Operations, Patch, Token
+from nstance.kube.port import Change, Kube, Listing, Object, Token
 
 log = logging.getLogger(__name__)
 
@@ -109,31 +109,17 @@ class RemoteKube:
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
         return await self._client.create(kind, body, namespace=namespace)
 
-    async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
-        return await self._client.replace(kind, body, subresource=subresource)
+    async def replace(self, kind: Kind, body: Object) -> Object:
+        return await self._client.replace(kind, body)
 
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Object | Operations,
-        *,
-        namespace: str = "",
-        how: Patch = Patch.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> Object:
-        return await self._client.patch(
-            kind, name, body, namespace=namespace, how=how, subresource=subresource, field_manager=field_manager
-        )
+    async def patch(self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: str = "") -> Object:
+        return await self._client.patch(kind, name, body, namespace=namespace, subresource=subresource)
 
-    async def delete(
-        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
-    ) -> None:
-        await self._client.delete(kind, name, namespace=namespace, uid=uid, version=version, foreground=foreground)
+    async def delete(self, kind: Kind, name: str, *, namespace: str = "", uid: str = "") -> None:
+        await self._client.delete(kind, name, namespace=namespace, uid=uid)
 
-    async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
-        await self._client.evict(pod, namespace=namespace, uid=uid, grace=grace)
+    async def evict(self, pod: str, *, namespace: str, uid: str = "") -> None:
+        await self._client.evict(pod, namespace=namespace, uid=uid)
 
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token:
         return await self._client.request_token(service_account, namespace=namespace, seconds=seconds)

@@ -6,11 +6,10 @@ before a request is sent (`channel.ExpectedServer`). The trap: the CA also signs
 alone proves nothing.
 """
 
-import os
 import ssl
-import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+
+from nstance import key_pairs
 
 ALPN = "h2"
 
@@ -77,41 +76,7 @@ def _load_ca(context: ssl.SSLContext, ca_pem: str) -> None:
 
 
 def _load_certificate(context: ssl.SSLContext, certificate_pem: str, key_pem: bytes) -> None:
-    with _private_file(certificate_pem.encode() + b"\n" + key_pem) as path:
-        try:
-            context.load_cert_chain(path, password=_no_password)
-        except (ssl.SSLError, ValueError) as error:
-            raise TlsError(f"failed to load the certificate and key, or they do not fit: {error}") from error
-
-
-def _no_password() -> bytes:
-    """Without this, OpenSSL would ask for the password of an encrypted key on the terminal, and wait."""
-    raise ValueError("the private key is encrypted; expected a plain PEM key")
-
-
-@contextmanager
-def _private_file(content: bytes) -> Iterator[str]:
-    """A path for an API that only takes paths. On Linux the content is never on disk."""
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
-        try:
-            _write(descriptor, content)
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-        return
-    descriptor, path = tempfile.mkstemp()  # mode 0600
     try:
-        try:
-            _write(descriptor, content)
-        finally:
-            os.close(descriptor)
-        yield path
-    finally:
-        os.unlink(path)
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        key_pairs.load(context, certificate_pem.encode(), key_pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsError(f"failed to load the certificate and key, or they do not fit: {error}") from error

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from contracts.aws_world import AwsWorld, aws_world
 from contracts.provider_worlds import request, scope
 from nstance.config import addresses
 from nstance.dev.aws.moto import AMI
-from nstance.dev.aws.policies import Policy, without
 from nstance.providers import errors
 from nstance.providers.aws.provider import AwsProvider
 from nstance.providers.port import FixedAddress, ImageQuery, LeaderAddress, LoadBalancer
+from support.aws_permissions import Permissions
+from support.aws_policies import Policy, without
 from support.eventually import eventually
 from support.moto_server import KEYS, REGION, moto_call
 from support.ports import free_port
@@ -79,9 +80,13 @@ class Account:
     @contextlib.asynccontextmanager
     async def unlimited(self) -> AsyncIterator[None]:
         """What was there before."""
-        policy, self.world.stand_in.policy = self.world.stand_in.policy, None
+        gate, self.world.stand_in.gate = self.world.stand_in.gate, None
         yield
-        self.world.stand_in.policy = policy
+        self.world.stand_in.gate = gate
+
+    def limit(self, policy: Mapping[str, Any]) -> None:
+        """Callers may do what this policy says."""
+        self.world.stand_in.gate = Permissions(Policy(policy), self.world.stand_in.moto)
 
 
 @pytest.fixture
@@ -263,7 +268,7 @@ def test_every_row_is_tried() -> None:
 
 @pytest.mark.parametrize("use", dict.fromkeys(USES.values()), ids=lambda use: use.__name__)
 async def test_the_policy_is_enough(account: Account, use: Callable[[Account], Awaitable[None]]) -> None:
-    account.world.stand_in.policy = Policy(account.policy)
+    account.limit(account.policy)
     await use(account)
 
 
@@ -271,7 +276,7 @@ async def test_the_policy_is_enough(account: Account, use: Callable[[Account], A
 async def test_without_a_permission_fails_what_the_page_says(
     account: Account, statement: str, permission: str, fails: str
 ) -> None:
-    account.world.stand_in.policy = Policy(without(account.policy, statement, permission))
+    account.limit(without(account.policy, statement, permission))
     (expected,) = re.findall(r"`([^`]+)`", fails)
     with pytest.raises((errors.ProviderError, RuntimeError, account.boto("logs").exceptions.ClientError)) as caught:
         await USES[permission](account)

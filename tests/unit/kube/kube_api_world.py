@@ -37,7 +37,7 @@ class World:
         return [each["metadata"]["name"] for each in self.api.store.all(self.served(resource).resource.id)]
 
     def patch(self, resource: str, name: str, body: Any, **options: Any) -> Object:
-        from nstance.kube.port import Patch
+        from nstance.kube.api.patches import Patch
 
         options.setdefault("how", Patch.MERGE)
         return self.api.patch(self.served(resource), name, body, namespace="default", **options)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nstance.kube.api import builtin_resources, scaling, status
-from nstance.kube.port import Patch
+from nstance.kube.api.patches import Patch
 from unit.kube.kube_api_world import World
 
 WORDS = st.sampled_from(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from nstance.kube.api import status
+from nstance.kube.api.patches import Patch
 from nstance.kube.api.server import Options
-from nstance.kube.port import Patch
 from unit.kube.kube_api_world import World
 
 POOLS = "machinepools.cluster.x-k8s.io"

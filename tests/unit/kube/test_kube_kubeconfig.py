@@ -153,7 +153,8 @@ def test_the_service_account(tmp_path: Path) -> None:
 def test_another_context(tmp_path: Path) -> None:
     document = config()
     document["contexts"].append({"name": "other", "context": {"cluster": "c", "namespace": "elsewhere"}})
-    assert kubeconfig.load([write(tmp_path / "config", document)], context="other").namespace == "elsewhere"
+    document["current-context"] = "other"
+    assert kubeconfig.load([write(tmp_path / "config", document)]).namespace == "elsewhere"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class FaultyKube:
         await self._pass("create", self.after)
         return made
 
-    async def replace(self, kind: kinds.Kind, body: Object, *, subresource: str = "") -> Object:
+    async def replace(self, kind: kinds.Kind, body: Object) -> Object:
         await self._pass("replace", self.before)
         if self.server.lease is None:
             raise errors.NotFoundError(LEASE_NAME)

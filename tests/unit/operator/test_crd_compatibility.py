@@ -29,7 +29,9 @@ async def test_objects_of_an_earlier_version_load_unchanged(item: Object) -> Non
     made = await kube.create(kind, item)
     assert made["spec"] == item["spec"]
     if "status" in item:
-        made = await kube.replace(kind, {**made, "status": item["status"]}, subresource="status")
+        made = await kube.patch(
+            kind, made["metadata"]["name"], {"status": item["status"]}, namespace="default", subresource="status"
+        )
         assert made["status"] == item["status"]
     changed = await kube.patch(
         kind, item["metadata"]["name"], {"metadata": {"labels": {"a": "b"}}}, namespace="default"

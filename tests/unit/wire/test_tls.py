@@ -6,6 +6,7 @@ import ssl
 import pytest
 
 from component.wire_world import World
+from nstance import key_pairs
 from nstance.wire import tls
 
 WORLD = World()
@@ -88,7 +89,7 @@ def test_without_memory_files_the_key_is_in_a_private_file_for_a_moment(
 ) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with tls._private_file(b"secret") as path:
+    with key_pairs._private_file(b"secret") as path:
         assert os.stat(path).st_mode & 0o777 == 0o600
         assert os.path.dirname(path) == str(tmp_path)
     assert server().verify_mode is ssl.CERT_REQUIRED

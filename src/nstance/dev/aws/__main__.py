@@ -3,14 +3,14 @@
 import argparse
 import asyncio
 import contextlib
-import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from nstance.clock import SystemClock
-from nstance.dev.aws.moto import MissingError, Moto, find_moto, run_moto
-from nstance.dev.aws.rules import Offer, Rules
+from nstance.dev import signals
+from nstance.dev.aws.moto import MissingError, opened
+from nstance.dev.aws.rules import Rules, parse_capacity
 from nstance.dev.aws.stand_in import StandIn
 
 EXAMPLES = """examples:
@@ -18,13 +18,6 @@ EXAMPLES = """examples:
   python -m nstance.dev.aws --capacity m7g.large:0 --capacity c7g.large:10
   export AWS_ENDPOINT_URL=http://127.0.0.1:4566 AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
 """
-
-
-def _capacity(text: str) -> tuple[Offer, int]:
-    kind, _, count = text.partition(":")
-    if not kind or not count.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an instance type and a number, such as m7g.large:0, found {text!r}")
-    return Offer(instance_type=kind), int(count)
 
 
 def _options(args: list[str]) -> argparse.Namespace:
@@ -39,7 +32,7 @@ def _options(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--region", default="us-east-1")
     parser.add_argument(
         "--capacity",
-        type=_capacity,
+        type=parse_capacity,
         action="append",
         default=[],
         metavar="TYPE:COUNT",
@@ -49,14 +42,10 @@ def _options(args: list[str]) -> argparse.Namespace:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    program = find_moto()
-    ended = asyncio.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signum, ended.set)
+    ended = signals.stop_event()
     async with contextlib.AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nstance-aws-"))
-        moto = Moto(stack.enter_context(run_moto(program, Path(folder), port=options.moto_port)), options.region)
-        stack.push_async_callback(moto.close)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nstance-aws-")))
+        moto = await stack.enter_async_context(opened(folder, port=options.moto_port, region=options.region))
         stand_in = StandIn(moto, SystemClock(), Rules(capacity=dict(options.capacity)))
         await stand_in.start(options.port)
         stack.push_async_callback(stand_in.close)

@@ -6,16 +6,14 @@
 import argparse
 import asyncio
 import contextlib
-import http.client
 import logging
 import os
 import platform
 import shlex
 import shutil
-import signal
 import sys
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -23,14 +21,15 @@ from aiohttp import web
 from nstance import clock as clocks
 from nstance.config import addresses
 from nstance.config.errors import ConfigError
-from nstance.dev import child, dev_config
+from nstance.dev import child, dev_config, loopback, signals
 from nstance.dev.aws import local_config, xml
 from nstance.dev.aws.hypervisor import Hypervisor
-from nstance.dev.aws.moto import MissingError, Moto, Refusal, find_moto, run_moto, signed
-from nstance.dev.aws.rules import Offer, Rules
+from nstance.dev.aws.moto import MissingError, Moto, Refusal, opened, signed
+from nstance.dev.aws.rules import Rules, parse_capacity
 from nstance.dev.aws.spot import SpotService
 from nstance.dev.aws.stand_in import StandIn
 from nstance.dev.errors import DevError
+from nstance.dev.run import DEV_ENCRYPTION_KEY
 from nstance.model.ids import ShardId
 from nstance.server.config import configuration
 from nstance.server.workload import rendering
@@ -39,8 +38,6 @@ from nstance.telemetry import logs
 SHARD = ShardId("dev")
 BUCKET = "nstance-dev"
 REGION = "us-east-1"
-DEV_ENCRYPTION_KEY = "thisisatest32bytekey123456789012"  # public, for development only
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
 STEP_SECONDS = 300.0  # for each step of --once
 POLL_SECONDS = 0.2
 HISTORY = "server.leader.history: "  # begins the decisions in the server's log
@@ -59,8 +56,7 @@ class Box:
         self.clock = clocks.SystemClock()
         self._folder = folder
         self._options = options
-        self._server: asyncio.subprocess.Process | None = None
-        self._server_environment: dict[str, str] = {}
+        self._environment: dict[str, str] = {}  # of programs that use the stand-in and its bucket
         self._port = options.port or dev_config.find_free_port(clocks.SystemRng(), (0,))
 
     async def run(self) -> None:
@@ -71,9 +67,8 @@ class Box:
         shutil.rmtree(self._folder, ignore_errors=True)  # moto forgets everything as well
         self._folder.mkdir(parents=True)
         async with contextlib.AsyncExitStack() as stack:
-            moto = open_moto(stack, self._folder)
-            rules = Rules(capacity=dict(self._options.capacity))
-            stand_in = StandIn(moto, self.clock, rules)
+            moto = await stack.enter_async_context(opened(self._folder, region=REGION))
+            stand_in = StandIn(moto, self.clock, Rules(capacity=dict(self._options.capacity)))
             await stand_in.start()
             stack.push_async_callback(stand_in.close)
             files = await stack.enter_async_context(serve_files({local_config.AGENT_PATH: bundle, **_example_files()}))
@@ -81,33 +76,31 @@ class Box:
             environment = {"AWS_ENDPOINT_URL": stand_in.url, "AWS_REGION": REGION}
             hypervisor = Hypervisor(stand_in, self._folder / "instances", clock=self.clock, environment=environment)
             spot = SpotService(stand_in, clock=self.clock, rng=clocks.SystemRng())
-            stack.push_async_callback(self._stop_server)
-            await self._start_server(stand_in)
-            self._say(f"AWS endpoint: {stand_in.url}; server's log: {self._folder / 'server.log'}")
-            await self._work(hypervisor, spot)
+            self._environment = {
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_REGION": REGION,
+                "AWS_ENDPOINT_URL": stand_in.url,
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "NSTANCE_ENCRYPTION_KEY": DEV_ENCRYPTION_KEY,
+            }
+            server = self._server()
+            stack.push_async_callback(server.stop)
+            await server.start()
+            self._say(f"AWS endpoint: {stand_in.url}; server's log: {server.log}")
+            await self._work(server, hypervisor, spot)
 
-    async def _work(self, hypervisor: Hypervisor, spot: SpotService) -> None:
-        stopped = asyncio.Event()
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-        assert self._server is not None
-        background = [
-            hypervisor.run(),
-            self._show_history(),
-            *([spot.storm()] if self._options.spot == "storm" else []),
-        ]
-        tasks = [asyncio.ensure_future(each) for each in (*background, stopped.wait(), self._server.wait())]
+    async def _work(self, server: child.Child, hypervisor: Hypervisor, spot: SpotService) -> None:
+        stopped = signals.stop_event()
+        work = [hypervisor.run(), self._follow(server), *([spot.storm()] if self._options.spot == "storm" else [])]
+        tasks = [asyncio.ensure_future(each) for each in (*work, stopped.wait())]
         script = asyncio.ensure_future(self._demonstrate(hypervisor, spot))
         decisive = [*tasks, script] if self._options.once else tasks
         try:
             await asyncio.wait(decisive, return_when=asyncio.FIRST_COMPLETED)
-            if script.done():
-                script.result()
-            for task in tasks[: len(background)]:
+            for task in (script, *tasks):
                 if task.done():
                     task.result()
-            if self._server.returncode is not None:
-                raise DevError(f"the server ended; see its log {self._folder / 'server.log'}")
         finally:
             for task in (*tasks, script):
                 task.cancel()
@@ -115,7 +108,7 @@ class Box:
 
     async def _demonstrate(self, hypervisor: Hypervisor, spot: SpotService) -> None:
         size = self._options.size
-        await self._until(f"{size} connected agents", lambda: self._connected() >= size)
+        await self._until(f"{size} connected agents", lambda: loopback.connected_agents(self._port) >= size)
         self._say(f"{size} instances booted their userdata, registered and have their files")
         if not self._options.once:
             await self._register_operator()
@@ -126,7 +119,9 @@ class Box:
         self._say(f"reclaiming {chosen}")
         await spot.reclaim([chosen])
         gone = f"a replacement of {chosen}"
-        await self._until(gone, lambda: chosen not in hypervisor.running and self._connected() >= size)
+        await self._until(
+            gone, lambda: chosen not in hypervisor.running and loopback.connected_agents(self._port) >= size
+        )
         self._say("it was replaced")
 
     async def _until(self, what: str, holds: Callable[[], bool]) -> None:
@@ -135,18 +130,6 @@ class Box:
             if self.clock.monotonic() > end:
                 raise DevError(f"expected {what} within {STEP_SECONDS:g} s; see the files in {self._folder}")
             await self.clock.sleep(POLL_SECONDS)
-
-    def _connected(self) -> int:
-        """From the metrics of the server; 0 if it does not answer."""
-        server = http.client.HTTPConnection("127.0.0.1", self._port, timeout=1.0)
-        try:
-            server.request("GET", "/metrics")
-            lines = server.getresponse().read(1 << 20).decode().splitlines()
-        except (OSError, http.client.HTTPException):
-            return 0
-        finally:
-            server.close()
-        return sum(int(float(line.split()[1])) for line in lines if line.startswith("nstance_agents_connected "))
 
     async def _upload_config(self, moto: Moto, stand_in: StandIn, files: str) -> None:
         cloud = local_config.LocalCloud(
@@ -163,27 +146,26 @@ class Box:
         await _s3_put(moto, f"/{BUCKET}", b"")
         await _s3_put(moto, f"/{BUCKET}/shard/{SHARD}/config.jsonc", body)
 
-    async def _start_server(self, stand_in: StandIn) -> None:
+    def _server(self) -> child.Child:
         command = [child.program_path("nstance-server"), "--id", "server", "--shard", SHARD, "--bucket", BUCKET]
         command += ["--cachedir", str(self._folder / "cache"), "--advertise-host", "127.0.0.1"]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        self._server_environment = {
-            **CREDENTIALS,
-            "NSTANCE_ENCRYPTION_KEY": DEV_ENCRYPTION_KEY,
-            "AWS_ENDPOINT_URL": stand_in.url,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-        environment = {**inherited, **self._server_environment}
-        with (self._folder / "server.log").open("wb") as output:
-            self._server = await asyncio.create_subprocess_exec(
-                *command, env=environment, stdout=output, stderr=output, start_new_session=True
-            )
+        return child.Child("server", command, {**inherited, **self._environment}, temp=self._folder, clock=self.clock)
+
+    async def _follow(self, server: child.Child) -> None:
+        """Shows the decisions in the server's log, until cancelled. Raises DevError if the server ends."""
+        while server.exit_code is None:
+            for line in server.new_lines():
+                if HISTORY in line:
+                    self._say(line.partition(HISTORY)[2].strip())
+            await self.clock.sleep(POLL_SECONDS)
+        raise DevError(f"the server ended; see its log {server.log}")
 
     async def _register_operator(self) -> None:
         """An identity for nstance-admin, and its environment in a file for a second terminal."""
         operator_port = self._port + list(addresses.Service).index(addresses.Service.OPERATOR)
         variables = {
-            **self._server_environment,
+            **self._environment,
             "NSTANCE_ADMIN_SHARD": SHARD,
             "NSTANCE_ADMIN_STORAGE_BUCKET": BUCKET,
             "NSTANCE_ADMIN_SERVERS": f"{SHARD}=127.0.0.1:{operator_port}",
@@ -191,49 +173,14 @@ class Box:
         }
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
         (self._folder / "admin.env").write_text("".join(lines))
-        command = (child.program_path("nstance-admin"), "cluster", "register-operator", "--output-dir")
-        process = await asyncio.create_subprocess_exec(
-            *(*command, variables["NSTANCE_ADMIN_IDENTITY_DIR"]),
-            env={**os.environ, **variables},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        await child.run_admin(
+            *("cluster", "register-operator", "--output-dir", variables["NSTANCE_ADMIN_IDENTITY_DIR"]),
+            environment={**os.environ, **variables},
         )
-        output, _ = await process.communicate()
-        if process.returncode:
-            raise DevError(f"failed to register an operator: {output.decode(errors='replace')}")
-
-    async def _show_history(self) -> None:
-        """The decisions in the server's log, until cancelled."""
-        with (self._folder / "server.log").open(encoding="utf-8", errors="replace") as log:
-            line = ""
-            while True:
-                line += log.readline()
-                if not line.endswith("\n"):
-                    await self.clock.sleep(POLL_SECONDS)
-                    continue
-                if HISTORY in line:
-                    self._say(line.partition(HISTORY)[2].strip())
-                line = ""
-
-    async def _stop_server(self) -> None:
-        if self._server is not None and self._server.returncode is None:
-            self._server.terminate()
-            try:
-                await asyncio.wait_for(self._server.wait(), child.GRACE_SECONDS)
-            except TimeoutError:
-                self._server.kill()
-                await self._server.wait()
 
     def _say(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-
-
-def open_moto(stack: contextlib.AsyncExitStack, folder: Path) -> Moto:
-    """moto's server, until the stack ends. Raises MissingError."""
-    moto = Moto(stack.enter_context(run_moto(find_moto(), folder)), REGION)
-    stack.push_async_callback(moto.close)
-    return moto
 
 
 def _example_files() -> dict[str, Path]:
@@ -262,8 +209,7 @@ def find_bundle() -> Path:
     return path.absolute()
 
 
-@contextlib.asynccontextmanager
-async def serve_files(files: Mapping[str, Path]) -> AsyncIterator[str]:
+def serve_files(files: Mapping[str, Path]) -> contextlib.AbstractAsyncContextManager[str]:
     """Files by URL path, on this machine. Userdata gets the agent's script before it, as guides tell their readers to do."""
 
     async def send(request: web.Request) -> web.StreamResponse:
@@ -274,15 +220,7 @@ async def serve_files(files: Mapping[str, Path]) -> AsyncIterator[str]:
             return web.Response(text=rendering.AGENT_SCRIPT + path.read_text())
         return web.FileResponse(path)
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", send)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    return loopback.answering(send)
 
 
 async def _ids(moto: Moto, action: str, list_name: str, field: str) -> list[str]:
@@ -302,13 +240,6 @@ async def _s3_put(moto: Moto, path: str, body: bytes) -> None:
         raise DevError(f"failed to write {path} in the stand-in: {answer[:200].decode(errors='replace')}")
 
 
-def _capacity(text: str) -> tuple[Offer, int]:
-    kind, _, count = text.partition(":")
-    if not kind or not count.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an instance type and a number, such as m7g.large:0, found {text!r}")
-    return Offer(instance_type=kind), int(count)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nstance.dev.aws.box",
@@ -322,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=0, help="the first of the server's five ports (default: free ones)")
     add("--size", type=int, default=3, help="connected agents to wait for (3)")
     add("--spot", choices=("calm", "storm"), default="calm", help="storm: spot instances are reclaimed in waves")
-    add("--capacity", type=_capacity, action="append", default=[], metavar="TYPE:COUNT", help="repeatable")
+    add("--capacity", type=parse_capacity, action="append", default=[], metavar="TYPE:COUNT", help="repeatable")
     add("--once", action="store_true", help="wait for the instances, reclaim one, wait for its replacement, and exit")
     return parser
 

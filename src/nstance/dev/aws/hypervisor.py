@@ -1,14 +1,16 @@
 """Boots the instances that EC2 creates: each instance's own userdata, in a sandbox, with its metadata service beside it."""
 
 import base64
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
 from nstance.clock import Clock
+from nstance.dev import loopback
 from nstance.dev.aws.books import Params
 from nstance.dev.aws.stand_in import StandIn
 from nstance.dev.sandbox.sandbox import Sandbox, SandboxError
@@ -21,36 +23,18 @@ MAX_CONSOLE_CHARACTERS = 64 * 1024  # as EC2 keeps
 _HOP = ("host", "content-length", "connection", "transfer-encoding")
 
 
-class MetadataAddress:
+@contextlib.asynccontextmanager
+async def metadata_address(base: str) -> AsyncIterator[str]:
     """An address of its own for one instance's metadata. On EC2 it is 169.254.169.254, where every instance finds its own."""
+    async with aiohttp.ClientSession() as session:
 
-    def __init__(self, base: str) -> None:
-        self._base = base
-        self._session: aiohttp.ClientSession | None = None
-        self._runner: web.AppRunner | None = None
-        self.url = ""
+        async def forward(request: web.Request) -> web.Response:
+            headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+            async with session.request(request.method, base + request.path_qs, headers=headers) as reply:
+                return web.Response(status=reply.status, body=await reply.read())
 
-    async def open(self) -> None:
-        self._session = aiohttp.ClientSession()
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._forward)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-        if self._session is not None:
-            await self._session.close()
-
-    async def _forward(self, request: web.Request) -> web.Response:
-        assert self._session is not None
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
-        url = self._base + request.path_qs
-        async with self._session.request(request.method, url, headers=headers) as reply:
-            return web.Response(status=reply.status, body=await reply.read())
+        async with loopback.answering(forward) as url:
+            yield url
 
 
 class Hypervisor:
@@ -80,24 +64,18 @@ class Hypervisor:
         self._machines.want(self._userdata)
 
     async def _run_machine(self, instance: str) -> None:
-        metadata = MetadataAddress(self._stand_in.metadata_url(instance))
-        await metadata.open()
-        environment = {
-            **self._environment,
-            "NSTANCE_METADATA_URL": metadata.url,
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata.url,
-        }
-        machine = Sandbox(self._folder / instance, hostname=instance, environment=environment)
-        try:
-            await self._boot(instance, machine)
-            while True:
-                if machine.console:
-                    self._stand_in.books.console[instance] = machine.console[-MAX_CONSOLE_CHARACTERS:]
-                await self._clock.sleep(CONSOLE_SECONDS)
-        finally:
-            self.running.pop(instance, None)
-            await machine.stop()
-            await metadata.close()
+        async with metadata_address(self._stand_in.metadata_url(instance)) as url:
+            own = {"NSTANCE_METADATA_URL": url, "AWS_EC2_METADATA_SERVICE_ENDPOINT": url}
+            machine = Sandbox(self._folder / instance, hostname=instance, environment={**self._environment, **own})
+            try:
+                await self._boot(instance, machine)
+                while True:
+                    if machine.console:
+                        self._stand_in.books.console[instance] = machine.console[-MAX_CONSOLE_CHARACTERS:]
+                    await self._clock.sleep(CONSOLE_SECONDS)
+            finally:
+                self.running.pop(instance, None)
+                await machine.stop()
 
     async def _boot(self, instance: str, machine: Sandbox) -> None:
         userdata = self._userdata.get(instance, b"")

@@ -11,7 +11,7 @@ import re
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,6 +136,17 @@ def signed(service: str, region: str) -> dict[str, str]:
         "content-type": "application/x-www-form-urlencoded",
         "authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
     }
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path, *, port: int = 0, region: str = "us-east-1") -> AsyncIterator[Moto]:
+    """moto's server with its log in a folder, until the block ends. Raises MissingError, RuntimeError."""
+    with run_moto(find_moto(), folder, port=port) as url:
+        moto = Moto(url, region)
+        try:
+            yield moto
+        finally:
+            await moto.close()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What the stand-in for AWS does besides what moto does: faults and limits, set by tests or by `make dev-aws`."""
 
+import argparse
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -103,3 +104,11 @@ def offer_of(params: Mapping[str, str]) -> Offer:
     market = SPOT if params.get("InstanceMarketOptions.MarketType") == SPOT else ON_DEMAND
     subnet = params.get("SubnetId") or params.get("NetworkInterface.1.SubnetId", "")
     return Offer(market, params.get("InstanceType", ""), subnet)
+
+
+def parse_capacity(text: str) -> tuple[Offer, int]:
+    """The argument of --capacity."""
+    kind, _, count = text.partition(":")
+    if not kind or not count.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an instance type and a number, such as m7g.large:0, found {text!r}")
+    return Offer(instance_type=kind), int(count)

@@ -7,21 +7,23 @@ stays moto's: `instances.existing` reads it past all faults.
 """
 
 import asyncio
+import contextlib
 import json
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from nstance.clock import Clock
+from nstance.dev import loopback
 from nstance.dev.aws import metadata, requests, xml
 from nstance.dev.aws.books import Books, Params
 from nstance.dev.aws.buckets import Buckets
 from nstance.dev.aws.instances import Instances
 from nstance.dev.aws.interfaces import Interfaces
 from nstance.dev.aws.moto import Moto, Refusal, Reply
-from nstance.dev.aws.permissions import Call, Permissions
-from nstance.dev.aws.policies import Policy
 from nstance.dev.aws.rules import Rules
 from nstance.dev.aws.targets import Targets
 
@@ -34,18 +36,43 @@ _NOT_COPIED = _HOP | {"date", "server"}
 Handler = Callable[[Params, bytes, Mapping[str, str]], Awaitable[bytes]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    service: str
+    action: str
+    params: Params  # of a form
+    body: bytes
+    method: str
+    path: str
+    query: Mapping[str, str]
+
+    @property
+    def json(self) -> Mapping[str, Any]:
+        found = json.loads(self.body or b"{}")
+        return found if isinstance(found, dict) else {}
+
+
+class Gate(Protocol):
+    """What a test lets callers do. Both raise Refusal, in the words of the service."""
+
+    async def check(self, call: Call) -> None: ...
+
+    def check_missing(self, call: Call, status: int) -> None:
+        """Called when the answer is known."""
+        ...
+
+
 class StandIn:
     def __init__(self, moto: Moto, clock: Clock, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
         self.books = Books()
         self.instances = Instances(moto, clock, self.rules, self.books)
         self.metadata = metadata.MetadataService(moto, clock, self.books)
-        self.policy: Policy | None = None  # of every caller; None: they may do everything
+        self.gate: Gate | None = None  # None: callers may do everything
         self.url = ""
-        self._moto = moto
-        self._permissions = Permissions(moto)
+        self.moto = moto
         self._clock = clock
-        self._runner: web.AppRunner | None = None
+        self._server = contextlib.AsyncExitStack()
         self._buckets = Buckets()
         interfaces = Interfaces(moto, clock, self.rules, self.books)
         targets = Targets(moto, clock, self.rules, self.books, self.instances)
@@ -66,16 +93,11 @@ class StandIn:
 
     async def start(self, port: int = 0) -> None:
         """Raises OSError."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        answering = loopback.answering(self._serve, port=port, max_body=MAX_BODY_BYTES)
+        self.url = await self._server.enter_async_context(answering)
 
     async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.aclose()
 
     def metadata_url(self, instance: str) -> str:
         """For `AWS_EC2_METADATA_SERVICE_ENDPOINT` of a program on that instance."""
@@ -130,23 +152,23 @@ class StandIn:
             path=request.path,
             query=request.query,
         )
-        if self.policy is not None:
-            await self._permissions.check(self.policy, call)
+        if self.gate is not None:
+            await self.gate.check(call)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         handler = self._handlers.get((service, action))
         if handler is not None:
             return await handler(params, body, headers), 200, {"Content-Type": "text/xml"}
         if service == "s3":
             return await self._answer_s3(call, request, headers)
-        return await self._moto.forward(request.method, request.path_qs, headers, body)
+        return await self.moto.forward(request.method, request.path_qs, headers, body)
 
     async def _answer_s3(self, call: Call, request: web.Request, headers: Mapping[str, str]) -> Reply:
         if (answer := self._buckets.answer(request, call.body)) is not None:
             return answer
         async with self._buckets.turn(request):
-            reply = await self._moto.forward(request.method, request.path_qs, headers, call.body)
-        if self.policy is not None:
-            self._permissions.check_missing(self.policy, call, reply[1])
+            reply = await self.moto.forward(request.method, request.path_qs, headers, call.body)
+        if self.gate is not None:
+            self.gate.check_missing(call, reply[1])
         return reply
 
 

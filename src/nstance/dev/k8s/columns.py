@@ -100,10 +100,6 @@ def _restarts(body: Object, now: float) -> int:
     return sum(int(each.get("restartCount") or 0) for each in at(body, ("status", "containerStatuses")) or ())
 
 
-def _ratio(part: tuple[str, ...], total: tuple[str, ...]) -> Cell:
-    return lambda body, now: f"{at(body, part, 0)}/{at(body, total, 0)}"
-
-
 def _event_seen(body: Object, now: float) -> str:
     seen = body.get("lastTimestamp") or body.get("eventTime") or at(body, ("metadata", "creationTimestamp"))
     return format_age(at(body, ("series", "lastObservedTime")) or seen, now)
@@ -113,19 +109,6 @@ def _event_object(body: Object, now: float) -> str:
     about = body.get("involvedObject") or {}
     return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
 
-
-def _service_ports(body: Object, now: float) -> str:
-    listed = at(body, ("spec", "ports")) or ()
-    return ",".join(f"{each.get('port')}/{each.get('protocol', 'TCP')}" for each in listed) or "<none>"
-
-
-_SIZED = (
-    ComputedColumn("Ready", _ratio(("status", "readyReplicas"), ("spec", "replicas"))),
-    ComputedColumn("Up-to-date", field("status", "updatedReplicas", default=0), "integer"),
-    ComputedColumn("Available", field("status", "availableReplicas", default=0), "integer"),
-)
-
-_ROLE = ComputedColumn("Role", _ratio(("roleRef", "kind"), ("roleRef", "name")))
 
 COLUMNS: dict[str, tuple[ComputedColumn, ...]] = {
     "nodes": (
@@ -150,13 +133,6 @@ COLUMNS: dict[str, tuple[ComputedColumn, ...]] = {
     "namespaces": (NAME, ComputedColumn("Status", field("status", "phase")), AGE),
     "secrets": (NAME, ComputedColumn("Type", field("type")), ComputedColumn("Data", _count("data"), "integer"), AGE),
     "configmaps": (NAME, ComputedColumn("Data", _count("data"), "integer"), AGE),
-    "services": (
-        NAME,
-        ComputedColumn("Type", field("spec", "type", default="ClusterIP")),
-        ComputedColumn("Cluster-IP", field("spec", "clusterIP")),
-        ComputedColumn("Port(s)", _service_ports),
-        AGE,
-    ),
     "events": (
         ComputedColumn("Last Seen", _event_seen),
         ComputedColumn("Type", field("type")),
@@ -174,23 +150,4 @@ COLUMNS: dict[str, tuple[ComputedColumn, ...]] = {
         ComputedColumn("Allowed Disruptions", field("status", "disruptionsAllowed", default=0), "integer"),
         AGE,
     ),
-    "customresourcedefinitions.apiextensions.k8s.io": (
-        NAME,
-        ComputedColumn("Created At", field("metadata", "creationTimestamp")),
-    ),
-    "validatingwebhookconfigurations.admissionregistration.k8s.io": (
-        NAME,
-        ComputedColumn("Webhooks", _count("webhooks"), "integer"),
-        AGE,
-    ),
-    "deployments.apps": (NAME, *_SIZED, AGE),
-    "statefulsets.apps": (NAME, _SIZED[0], AGE),
-    "daemonsets.apps": (
-        NAME,
-        ComputedColumn("Desired", field("status", "desiredNumberScheduled", default=0), "integer"),
-        ComputedColumn("Ready", field("status", "numberReady", default=0), "integer"),
-        AGE,
-    ),
-    "rolebindings.rbac.authorization.k8s.io": (NAME, _ROLE, AGE),
-    "clusterrolebindings.rbac.authorization.k8s.io": (NAME, _ROLE, AGE),
 }

@@ -6,28 +6,17 @@ from nstance.kube.api import crd_objects, status
 from nstance.kube.api.resources import Registry, Resource, Version
 from nstance.kube.port import Object
 
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SUB_VERBS = ["get", "patch", "update"]
 _SCALE = ("autoscaling", "v1", "Scale")
-# Resources that are answered but not stored: group, version, plural, kind, namespaced.
-REVIEWS = (
-    ("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False),
-    ("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False),
-    ("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", True),
-    ("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False),
-    ("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False),
-    ("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False),
-)
 
 
 def versions(registry: Registry) -> dict[str, list[str]]:
     """The versions of every group, the preferred one first. The core group is empty."""
     found: dict[str, list[str]] = {}
-    pairs = [(resource.group, each.name) for resource in registry.all() for each in resource.versions]
-    for group, version in [*pairs, *((review[0], review[1]) for review in REVIEWS)]:
-        names = found.setdefault(group, [])
-        if version not in names:
-            names.append(version)
+    for resource in registry.all():
+        names = found.setdefault(resource.group, [])
+        names += [each.name for each in resource.versions if each.name not in names]
     return {group: sorted(names, key=crd_objects.priority) for group, names in sorted(found.items())}
 
 
@@ -91,16 +80,6 @@ def _resources(registry: Registry, group: str, version: str) -> Iterator[Object]
             entry = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced}
             foreign = {} if name == "status" else {"group": sub_group, "version": sub_version}
             yield {**entry, **foreign, "kind": kind, "verbs": verbs}
-    for review in REVIEWS:
-        if review[:2] == (group, version):
-            name, kind, namespaced = review[2:]
-            yield {
-                "name": name,
-                "singularName": kind.lower(),
-                "namespaced": namespaced,
-                "kind": kind,
-                "verbs": ["create"],
-            }
 
 
 def aggregated(registry: Registry, *, core: bool, form: str) -> Object:
@@ -140,13 +119,3 @@ def _aggregated(registry: Registry, group: str, version: str) -> Iterator[Object
             "verbs": _VERBS,
             **{key: value for key, value in (*names.items(), ("subresources", below)) if value},
         }
-    for review in REVIEWS:
-        if review[:2] == (group, version):
-            name, kind, namespaced = review[2:]
-            yield {
-                "resource": name,
-                "responseKind": _kind(group, version, kind),
-                "scope": "Namespaced" if namespaced else "Cluster",
-                "singularResource": kind.lower(),
-                "verbs": ["create"],
-            }

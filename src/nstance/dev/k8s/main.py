@@ -1,12 +1,10 @@
 """nstance-dev-k8s: a Kubernetes API server over JSON files, for development on one machine."""
 
-import argparse
 import asyncio
 import contextlib
 import pathlib
 import sys
 from collections.abc import AsyncIterator, Sequence
-from importlib import metadata
 
 from aiohttp import web
 
@@ -58,7 +56,10 @@ async def serving(folder: pathlib.Path, *, port: int, window: int = server.WATCH
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(argv)
+    description = "A Kubernetes API server over JSON files, for development. Plain HTTP, on loopback only."
+    parser = loopback.parser("nstance-dev-k8s", description, examples=EXAMPLES, port=6443, folder="temp/dev-k8s")
+    parser.add_argument("--kubeconfig", type=pathlib.Path, metavar="FILE", help="write a kubeconfig for this server")
+    options = parser.parse_args(argv)
     logs.configure(json=False, debug=options.verbose, program="nstance-dev-k8s")
     try:
         asyncio.run(_run(options.dir, port=options.port, kubeconfig=options.kubeconfig))
@@ -80,25 +81,6 @@ async def _run(folder: pathlib.Path, *, port: int, kubeconfig: pathlib.Path | No
 def _write_kubeconfig(path: pathlib.Path, port: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(KUBECONFIG.format(port=port))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nstance-dev-k8s",
-        description="A Kubernetes API server over JSON files, for development. Plain HTTP, on loopback only.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--port", type=loopback.parse_port, default=6443, metavar="N", help="port to listen on; 0: a free one (6443)"
-    )
-    parser.add_argument(
-        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-k8s"), help="folder for the objects (temp/dev-k8s)"
-    )
-    parser.add_argument("--kubeconfig", type=pathlib.Path, metavar="FILE", help="write a kubeconfig for this server")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
-    parser.add_argument("--version", action="version", version=f"nstance-dev-k8s {metadata.version('nstance')}")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Content negotiation: parses request bodies, and finds the form of the response.
 
-Bodies may be JSON, YAML or protobuf; responses are JSON. Besides whole objects there are two forms: tables, which kubectl
-prints, and metadata only.
+Bodies may be JSON, YAML or protobuf; responses are JSON: whole objects, or tables.
 """
 
 import json
 import math
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any
 
 import yaml
@@ -22,27 +20,15 @@ _MIN_NODES = 10_000
 _TAG_ERRORS = (ValueError, LookupError, TypeError, AttributeError)  # PyYAML raises them for `!!int x` and the like
 
 
-class Form(Enum):
-    OBJECT = "object"
-    TABLE = "Table"
-    METADATA = "PartialObjectMetadata"
-
-
-def requested_form(accept: str) -> Form:
-    """The first supported one."""
+def wants_table(accept: str) -> bool:
+    """Whether the first supported form is a table, which kubectl prints."""
     for media, options in _accepted(accept):
-        if media not in (_JSON, "*/*", "application/*", _YAML):
-            continue
-        kind = options.get("as", "").removesuffix("List")
-        if not kind:
-            return Form.OBJECT
-        if (
-            options.get("g") == "meta.k8s.io"
-            and options.get("v") == "v1"
-            and kind in ("Table", "PartialObjectMetadata")
-        ):
-            return Form(kind)
-    return Form.OBJECT
+        if media in (_JSON, "*/*", "application/*", _YAML):
+            if "as" not in options:
+                return False
+            if (options["as"], options.get("g"), options.get("v")) == ("Table", "meta.k8s.io", "v1"):
+                return True
+    return False
 
 
 def discovery_version(accept: str) -> str:

@@ -78,7 +78,7 @@ class ObjectRequest:
             min(float(self.number("timeoutSeconds") or MAX_WATCH_SECONDS), MAX_WATCH_SECONDS),
             self.query.get("allowWatchBookmarks", "") in ("1", "true"),
             self.query.get("sendInitialEvents", "") in ("1", "true"),
-            negotiation.requested_form(self.accept),
+            negotiation.wants_table(self.accept),
             self.include,
         )
 

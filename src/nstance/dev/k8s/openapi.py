@@ -1,8 +1,7 @@
 """The part of OpenAPI that kubectl needs: which writes the server can validate, and the text of `explain`.
 
 Only applied CRDs have schemas. The trap: a patch operation with strategic merge would make kubectl compute patches from
-these schemas, which have no merge keys; without it, kubectl uses its built-in ones. Version 2 is for old clients, in
-protobuf only, and is empty.
+these schemas, which have no merge keys; without it, kubectl uses its built-in ones.
 """
 
 from nstance.dev.k8s import discovery
@@ -27,7 +26,7 @@ def document(registry: Registry, path: str) -> Object:
     """The document of `api/v1` or `apis/{group}/{version}`."""
     group, version = ("", path.removeprefix("api/")) if path.startswith("api/") else path.split("/")[1:3]
     paths: Object = {}
-    schemas: Object = {_META: _metadata()}
+    schemas: Object = {_META: {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     for resource in registry.all():
         for each in resource.versions:
             if (resource.group, each.name) == (group, version):
@@ -77,37 +76,6 @@ def _schema(resource: Resource, version: Version) -> Object:
     }
 
 
-def _metadata() -> Object:
-    strings = {"type": "object", "additionalProperties": {"type": "string"}}
-    text = {"type": "string"}
-    return {
-        "type": "object",
-        "description": "Names, versions, labels and owners of an object.",
-        "properties": {
-            "name": {**text, "description": "Unique among the objects of a kind in a namespace."},
-            "namespace": {**text, "description": "The namespace, if the kind is namespaced."},
-            "generateName": {**text, "description": "A prefix from which the server generates a name."},
-            "labels": {**strings, "description": "Labels for selectors."},
-            "annotations": {**strings, "description": "Notes by people and tools."},
-            "finalizers": {
-                "type": "array",
-                "items": text,
-                "description": "What must happen before the object is removed.",
-            },
-            "ownerReferences": {
-                "type": "array",
-                "items": {"type": "object"},
-                "description": "The object is deleted with its owners.",
-            },
-            "resourceVersion": {**text, "description": "Changes with every write."},
-            "uid": {**text, "description": "Unique forever."},
-            "generation": {"type": "integer", "description": "Number of changes of the desired state."},
-            "creationTimestamp": {**text, "format": "date-time", "description": "When it was created."},
-            "deletionTimestamp": {**text, "format": "date-time", "description": "When its deletion was requested."},
-        },
-    }
-
-
 def _paths(resource: Resource, version: Version) -> Object:
     base = f"/apis/{resource.group}/{version.name}" if resource.group else f"/api/{version.name}"
     path = f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"
@@ -128,14 +96,3 @@ def _paths(resource: Resource, version: Version) -> Object:
         path: {"post": operation("post", "application/json")},
         f"{path}/{{name}}": {"put": operation("put", "application/json"), "patch": operation("patch", *media)},
     }
-
-
-def version_2() -> bytes:
-    """A protobuf of an OpenAPI v2 document with a title and nothing else: swagger = 1, info = 2 (title = 1, version = 2),
-    paths = 8, definitions = 9."""
-
-    def field(number: int, content: bytes) -> bytes:
-        return bytes([number << 3 | 2, len(content)]) + content
-
-    info = field(1, b"dev-k8s") + field(2, b"v1.32.0")
-    return field(1, b"2.0") + field(2, info) + field(8, b"") + field(9, b"")

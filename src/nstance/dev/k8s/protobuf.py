@@ -1,6 +1,6 @@
 """Decodes protobuf bodies into JSON objects.
 
-kubectl always sends some requests as protobuf (`create secret`, `auth can-i`, an eviction). Responses are always JSON. The
+kubectl always sends some requests as protobuf (`create secret`, `create token`, an eviction). Responses are always JSON. The
 trap: an unknown field is rejected, never dropped, or an object would silently lose data.
 """
 
@@ -11,10 +11,43 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from nstance.dev.k8s import protobuf_fields
 from nstance.kube.port import Object
 
 MAGIC = b"k8s\x00"
+
+# The messages: the numbers, names and types of their fields. A type is the name of a message, `int`, `bool`, `bytes`, `{}`
+# (a map of strings) or `{bytes}`; the default is a string. `*` before it: a list. `-`: ignored (the server writes the
+# status). `!` after it: sent only if it is set, so zero and empty are values; all others are always sent and are dropped if
+# empty.
+FIELDS = {
+    "ObjectMeta": (
+        "1 name, 2 generateName, 3 namespace, 4 selfLink -, 5 uid, 6 resourceVersion, 7 generation int, "
+        "8 creationTimestamp Time, 9 deletionTimestamp Time, 10 deletionGracePeriodSeconds int, 11 labels {}, "
+        "12 annotations {}, 13 ownerReferences *OwnerReference, 14 finalizers *, 17 managedFields -"
+    ),
+    "OwnerReference": "1 kind, 3 name, 4 uid, 5 apiVersion, 6 controller bool!, 7 blockOwnerDeletion bool!",
+    "LocalObjectReference": "1 name",
+    "ObjectReference": "1 kind, 2 namespace, 3 name, 4 uid, 5 apiVersion, 6 resourceVersion, 7 fieldPath",
+    # options and subresources
+    "DeleteOptions": (
+        "1 gracePeriodSeconds int!, 2 preconditions Preconditions, 3 orphanDependents bool!, 4 propagationPolicy, 5 dryRun *, "
+        "6 ignoreStoreReadErrorWithClusterBreakingPotential -"
+    ),
+    "Preconditions": "1 uid, 2 resourceVersion",
+    "Eviction": "1 metadata ObjectMeta, 2 deleteOptions DeleteOptions",
+    "TokenRequest": "1 metadata ObjectMeta, 2 spec TokenRequestSpec, 3 status -",
+    "TokenRequestSpec": "1 audiences *, 3 boundObjectRef BoundObjectReference, 4 expirationSeconds int!",
+    "BoundObjectReference": "1 kind, 2 apiVersion, 3 name, 4 uid",
+    # core
+    "Namespace": "1 metadata ObjectMeta, 2 spec NamespaceSpec, 3 status -",
+    "NamespaceSpec": "1 finalizers *",
+    "Secret": "1 metadata ObjectMeta, 2 data {bytes}, 3 type, 4 stringData {}, 5 immutable bool!",
+    "ConfigMap": "1 metadata ObjectMeta, 2 data {}, 3 binaryData {bytes}, 4 immutable bool!",
+    "ServiceAccount": (
+        "1 metadata ObjectMeta, 2 secrets *ObjectReference, 3 imagePullSecrets *LocalObjectReference, "
+        "4 automountServiceAccountToken bool!"
+    ),
+}
 
 
 class ProtobufError(Exception):
@@ -36,7 +69,7 @@ def decode(raw: bytes) -> Object:
     envelope = dict(_fields(raw[len(MAGIC) :]))
     kinds = dict(_fields(_bytes(envelope.get(1, b""))))
     api_version, kind = (_bytes(kinds.get(number, b"")).decode() for number in (1, 2))
-    if kind not in protobuf_fields.FIELDS:
+    if kind not in FIELDS:
         raise ProtobufError(f"objects of kind {kind!r} are supported as JSON or YAML only")
     return {"apiVersion": api_version, "kind": kind, **_message(kind, _bytes(envelope.get(2, b"")))}
 
@@ -44,7 +77,7 @@ def decode(raw: bytes) -> Object:
 @cache
 def _table(message: str) -> dict[int, Field]:
     table = {}
-    for entry in protobuf_fields.FIELDS[message].split(", "):
+    for entry in FIELDS[message].split(", "):
         number, name, *rest = entry.split(" ")
         type = rest[0] if rest else ""
         table[int(number)] = Field(name, type.strip("*!"), type.startswith("*"), type.endswith("!"))
@@ -82,13 +115,8 @@ def _value(type: str, value: int | bytes) -> Any:
         return raw.decode()
     if type == "bytes":
         return base64.b64encode(raw).decode()
-    if type == "Quantity":
-        return _bytes(dict(_fields(raw)).get(1, b"")).decode()
     if type == "Time":
         return _time(dict(_fields(raw)).get(1))
-    if type == "IntOrString":
-        parts = dict(_fields(raw))
-        return _bytes(parts.get(3, b"")).decode() if parts.get(1) else _number(parts.get(2, 0))
     return _message(type, raw)
 
 

@@ -2,19 +2,18 @@
 
 import json
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev.k8s import discovery, negotiation, openapi, paths, reviews, tables
+from nstance.dev.k8s import discovery, negotiation, openapi, paths, tables
 from nstance.dev.k8s.files import Files
-from nstance.dev.k8s.negotiation import Form
 from nstance.dev.k8s.object_request import ObjectRequest, decode_body, get_object, propagation, read_body
 from nstance.dev.k8s.streams import Streams
 from nstance.kube.api import metadata, status, values
-from nstance.kube.port import Object, Patch
+from nstance.kube.api.patches import Patch
+from nstance.kube.port import Object
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +42,7 @@ class Service:
         try:
             response = await self._answer(request)
         except status.ApiError as error:
-            headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-            response = _json(error.document(), code=error.code, headers=headers)
+            response = _json(error.document(), code=error.code)
         except OSError as problem:
             log.error("failed to store object", extra={"path": request.path, "problem": str(problem)})
             response = _json(status.internal(f"failed to store the object: {problem}").document(), code=500)
@@ -57,13 +55,6 @@ class Service:
         if target is None:
             return self._about(request, path)
         raw = await read_body(request)
-        review = next(
-            (each for each in discovery.REVIEWS if each[:3] == (target.group, target.version, target.plural)), None
-        )
-        if review is not None:
-            if request.method != "POST":
-                raise status.method_not_allowed(target.group, target.plural, request.method)
-            return _json(reviews.answer(review[3], decode_body(request, raw)), code=201)
         call = ObjectRequest(request, raw, target, self._api.served(target.group, target.version, target.plural))
         if not call.served.resource.namespaced and target.namespace:
             raise status.no_such_path()
@@ -82,11 +73,6 @@ class Service:
             return web.Response(text="ok")
         if path == "/version":
             return _json(_VERSION)
-        if path == "/openapi/v2":
-            return web.Response(
-                body=openapi.version_2(),
-                headers={"Content-Type": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"},
-            )
         if path == "/openapi/v3":
             return _json(openapi.index(registry))
         if path.startswith("/openapi/v3/"):
@@ -111,7 +97,7 @@ class Service:
         if target.name:
             act = {"GET": self._get, "HEAD": self._get, "PUT": self._put, "PATCH": self._patch, "DELETE": self._delete}
         else:
-            act = {"GET": self._list, "HEAD": self._list, "POST": self._create, "DELETE": self._delete_all}
+            act = {"GET": self._list, "HEAD": self._list, "POST": self._create}
         if call.method not in act or (target.subresource and call.method == "DELETE"):
             raise status.method_not_allowed(target.group, target.plural, call.method)
         return act[call.method](call)
@@ -129,14 +115,10 @@ class Service:
         meta: Object = {"resourceVersion": page.version}
         if page.continue_token:
             meta |= {"continue": page.continue_token, "remainingItemCount": page.remaining}
-        form = negotiation.requested_form(call.accept)
-        if form is Form.TABLE:
+        if negotiation.wants_table(call.accept):
             return _json(self._table(call, page.items, meta))
-        kind, version, items = f"{call.served.resource.kind}List", call.served.api_version, page.items
-        if form is Form.METADATA:
-            kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-            items = [tables.metadata(each) for each in items]
-        return _json({"kind": kind, "apiVersion": version, "metadata": meta, "items": items})
+        kind, version = f"{call.served.resource.kind}List", call.served.api_version
+        return _json({"kind": kind, "apiVersion": version, "metadata": meta, "items": page.items})
 
     def _create(self, call: ObjectRequest) -> web.StreamResponse:
         body = decode_body(call.request, call.raw)
@@ -200,24 +182,6 @@ class Service:
         uid = last["metadata"]["uid"]
         return _json(status.success(group=resource.group, plural=resource.plural, name=target.name, uid=uid))
 
-    def _delete_all(self, call: ObjectRequest) -> web.StreamResponse:
-        options = call.delete_options()
-        page = self._api.list(call.served, namespace=call.target.namespace, selector=call.selector())
-        for each in page.items:
-            meta = each["metadata"]
-            namespace = meta.get("namespace", "")
-            if call.served.resource.id != "namespaces" or not options.get("dryRun"):
-                self._api.delete(
-                    call.served,
-                    meta["name"],
-                    namespace=namespace,
-                    propagation=propagation(options),
-                    dry_run=bool(options.get("dryRun")),
-                )
-        kind = f"{call.served.resource.kind}List"
-        meta = {"resourceVersion": str(self._api.store.version)}
-        return _json({"kind": kind, "apiVersion": call.served.api_version, "metadata": meta, "items": page.items})
-
     def _subresource(self, call: ObjectRequest) -> web.StreamResponse:
         target = call.target
         what = (call.served.resource.id, target.subresource)
@@ -256,18 +220,15 @@ class Service:
         return _json({**answer, "status": token_status}, code=201)
 
     def _respond(self, call: ObjectRequest, body: Object, code: int = 200) -> web.StreamResponse:
-        form = Form.OBJECT if call.target.subresource == "scale" else negotiation.requested_form(call.accept)
-        if form is Form.TABLE:
+        if call.target.subresource != "scale" and negotiation.wants_table(call.accept):
             meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
             return _json(self._table(call, [body], meta), code=code)
-        return _json(tables.metadata(body) if form is Form.METADATA else body, code=code)
+        return _json(body, code=code)
 
     def _table(self, call: ObjectRequest, items: list[Object], meta: Object) -> Object:
         return tables.table(call.served, items, meta=meta, now=self._clock.wall(), include=call.include)
 
 
-def _json(
-    body: Any, *, code: int = 200, media: str = "application/json", headers: Mapping[str, str] | None = None
-) -> web.Response:
+def _json(body: Any, *, code: int = 200, media: str = "application/json") -> web.Response:
     raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
-    return web.Response(body=raw, status=code, headers={"Content-Type": media, **(headers or {})})
+    return web.Response(body=raw, status=code, headers={"Content-Type": media})

@@ -9,7 +9,6 @@ from aiohttp import HttpVersion11, web
 
 from nstance import clock as clocks
 from nstance.dev.k8s import tables
-from nstance.dev.k8s.negotiation import Form
 from nstance.kube.api import selectors, server, status
 from nstance.kube.api.resources import Served
 from nstance.kube.port import Change, Object
@@ -28,7 +27,7 @@ class WatchRequest:
     seconds: float
     bookmarks: bool
     initial: bool  # sendInitialEvents: existing objects come first, followed by a marked bookmark
-    form: Form
+    table: bool  # changes as rows
     include: str
 
 
@@ -115,9 +114,7 @@ class _Stream:
 
     def _format(self, body: Object, *, bookmark: bool) -> Object:
         watch_request = self._watch_request
-        if watch_request.form is Form.METADATA:
-            return tables.metadata(body)
-        if watch_request.form is Form.OBJECT:
+        if not watch_request.table:
             return body
         meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
         needs_header, self._has_header = not self._has_header, True

@@ -1,4 +1,4 @@
-"""Objects as tables for kubectl, and as metadata only."""
+"""Objects as tables for kubectl."""
 
 import json
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ def table(
     for each in items:
         row: Object = {"cells": [column.cell(each, now) for _, column in shown]}
         if include != "None":
-            row["object"] = each if include == "Object" else metadata(each)
+            row["object"] = each if include == "Object" else _metadata(each)
         rows.append(row)
     heads = [_head(served, column, description) for description, column in shown] if with_header else []
     return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "columnDefinitions": heads, "rows": rows}
 
 
-def metadata(body: Object) -> Object:
+def _metadata(body: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body.get("metadata", {})}
 
 

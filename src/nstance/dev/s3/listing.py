@@ -41,14 +41,11 @@ def from_token(token: str) -> Position:
     return Position(text[1:], text[0] == "p")
 
 
-def parse_number(name: str, query: Mapping[str, str], default: int) -> int:
-    """A number in the query; page sizes are limited to MAX_PAGE_SIZE."""
-    text = query.get(name)
-    if text is None:
-        return default
+def parse_page_size(query: Mapping[str, str]) -> int:
+    text = query.get("max-keys", str(MAX_PAGE_SIZE))
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise invalid(f"{name} must be a number of 0 or more, found {text[:40]!r}")
-    return min(int(text), MAX_PAGE_SIZE) if name.startswith("max-") else int(text)
+        raise invalid(f"max-keys must be a number of 0 or more, found {text[:40]!r}")
+    return min(int(text), MAX_PAGE_SIZE)
 
 
 def page(keys: Iterable[str], *, prefix: str, delimiter: str, after: Position, size: int) -> Page:

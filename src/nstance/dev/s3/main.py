@@ -1,14 +1,10 @@
 """nstance-dev-s3: an S3 server over plain files, for development on one machine."""
 
-import argparse
 import asyncio
 import contextlib
-import logging
 import pathlib
-import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib import metadata
 
 from aiohttp import web
 
@@ -17,12 +13,12 @@ from nstance.dev import loopback, signals
 from nstance.dev.s3.bucket import Bucket
 from nstance.dev.s3.service import Service
 from nstance.objects import errors
+from nstance.telemetry import logs
 
 EXAMPLES = """\
 examples:
   nstance-dev-s3                                   the bucket dev in temp/dev-s3, on port 8989
   nstance-dev-s3 --dir /tmp/objects --port 9000
-  nstance-dev-s3 --bucket other=temp/other         a second bucket
 
 use it with any S3 client:
   export AWS_ENDPOINT_URL=http://localhost:8989 AWS_REGION=us-east-1
@@ -32,14 +28,12 @@ use it with any S3 client:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]
-) -> AsyncIterator[int]:
+async def serving(buckets: Mapping[str, pathlib.Path], *, port: int) -> AsyncIterator[int]:
     """Serves until the block ends and yields the port; 0: a free one. Raises OSError if it is in use."""
     clock, rng = clocks.SystemClock(), clocks.SystemRng()
     with loopback.listening(port) as sockets:
         opened = {name: Bucket(name, folder.absolute(), clock=clock, rng=rng) for name, folder in buckets.items()}
-        service = Service(opened, credentials=credentials, clock=clock)
+        service = Service(opened, clock=clock)
         try:
             async with loopback.serving(web.Server(service.handle, auto_decompress=False), sockets) as chosen:
                 yield chosen
@@ -49,12 +43,12 @@ async def serving(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("nstance").setLevel(logging.DEBUG if options.verbose else logging.INFO)
-    buckets = {"dev": options.dir, **dict(options.bucket)}
+    description = "An S3 server over plain files, for development. Listens on loopback only."
+    parser = loopback.parser("nstance-dev-s3", description, examples=EXAMPLES, port=8989, folder="temp/dev-s3")
+    options = parser.parse_args(argv)
+    logs.configure(json=False, debug=options.verbose, program="nstance-dev-s3")
     try:
-        asyncio.run(_run(buckets, port=options.port, credentials={options.access_key: options.secret_key}))
+        asyncio.run(_run(options.dir, port=options.port))
     except OSError as problem:
         reason = f"port {options.port} cannot be used ({problem.strerror or problem})"
         sys.exit(f"nstance-dev-s3: {reason}; stop the other process, or choose another port with --port")
@@ -62,48 +56,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"nstance-dev-s3: {problem}")
 
 
-async def _run(buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]) -> None:
+async def _run(folder: pathlib.Path, *, port: int) -> None:
     stop = signals.stop_event()
-    async with serving(buckets, port=port, credentials=credentials) as chosen:
-        served = ", ".join(f"bucket {name} in {folder}" for name, folder in buckets.items())
-        sys.stdout.write(f"dev-s3 listens on http://localhost:{chosen}, {served}\n")
+    async with serving({"dev": folder}, port=port) as chosen:
+        sys.stdout.write(f"dev-s3 listens on http://localhost:{chosen}, bucket dev in {folder}\n")
         sys.stdout.flush()
         await stop.wait()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nstance-dev-s3",
-        description="An S3 server over plain files, for development. Listens on loopback only.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--port", type=loopback.parse_port, default=8989, metavar="N", help="port to listen on; 0: a free one (8989)"
-    )
-    parser.add_argument(
-        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-s3"), help="folder of the bucket dev (temp/dev-s3)"
-    )
-    parser.add_argument(
-        "--bucket",
-        type=_bucket,
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="another bucket; can be repeated",
-    )
-    parser.add_argument("--access-key", default="dev", metavar="KEY", help="(dev)")
-    parser.add_argument("--secret-key", default="dev", metavar="KEY", help="(dev)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
-    parser.add_argument("--version", action="version", version=f"nstance-dev-s3 {metadata.version('nstance')}")
-    return parser
-
-
-def _bucket(text: str) -> tuple[str, pathlib.Path]:
-    name, _, folder = text.partition("=")
-    if not folder or not re.fullmatch("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", name):
-        raise argparse.ArgumentTypeError(f"expected NAME=DIR with 3 to 63 of a-z, 0-9, dot and dash, found {text!r}")
-    return name, pathlib.Path(folder)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ trailer with the checksum. CRC32C and CRC64NVME are accepted unchecked, because 
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import zlib
@@ -109,7 +108,3 @@ class _Chunks:
 
 def _broken(why: str) -> S3Error:
     return S3Error(400, "IncompleteBody", f"the aws-chunked body is invalid: {why}")
-
-
-def md5_etag(body: bytes) -> str:
-    return binascii.hexlify(_DIGESTS["content-md5"](body)).decode()

@@ -5,28 +5,18 @@ Standard clients use them above 8 MB. Uploads survive a restart; unfinished ones
 """
 
 import asyncio
-import contextlib
+import hashlib
 import itertools
-import json
 import pathlib
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from nstance import clock as clocks
-from nstance.dev.s3 import payload
 from nstance.dev.s3.errors import S3Error, invalid
 from nstance.objects import directory
 
 MAX_PARTS = 10_000
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Upload:
-    key: str
-    id: str
-    started: float  # seconds since 1970
 
 
 class Uploads:
@@ -34,13 +24,12 @@ class Uploads:
         self._folder = bucket / directory.HIDDEN / "uploads"
         self._rng = rng
 
-    async def start(self, key: str, headers: Mapping[str, str]) -> str:
-        """`headers`: those of the later object."""
+    async def start(self, key: str) -> str:
         upload = f"{self._rng.bits(128):032x}"
 
         def make() -> None:
             (self._folder / upload).mkdir(parents=True)
-            (self._folder / upload / "about").write_text(json.dumps({"key": key, "headers": dict(headers)}))
+            (self._folder / upload / "key").write_text(key)
 
         await asyncio.to_thread(make)
         return upload
@@ -49,7 +38,7 @@ class Uploads:
         """Returns the ETag of the part."""
         if not re.fullmatch("[0-9]{1,5}", number) or not 1 <= int(number) <= MAX_PARTS:
             raise invalid(f"partNumber must be 1 to {MAX_PARTS}, found {number!r}")
-        etag = payload.md5_etag(body)
+        etag = hashlib.md5(body, usedforsecurity=False).hexdigest()
 
         def write() -> None:
             folder = self._find(key, upload)
@@ -59,32 +48,6 @@ class Uploads:
 
         await asyncio.to_thread(write)
         return etag
-
-    async def parts(self, key: str, upload: str) -> list[tuple[int, str, int]]:
-        """(number, ETag, size) of each part."""
-
-        def look() -> list[tuple[int, str, int]]:
-            files = sorted(self._find(key, upload).glob("?????-*"))
-            return [(int(file.name[:5]), file.name[6:], file.stat().st_size) for file in files]
-
-        return await asyncio.to_thread(look)
-
-    async def all(self) -> list[Upload]:
-        """The uploads that were neither completed nor aborted, by key."""
-
-        def look() -> list[Upload]:
-            found = []
-            for about in self._folder.glob("*/about"):
-                with contextlib.suppress(FileNotFoundError, ValueError):  # it starts or ends just now
-                    started = about.stat().st_mtime
-                    found.append(Upload(json.loads(about.read_text())["key"], about.parent.name, started))
-            return sorted(found)
-
-        return await asyncio.to_thread(look)
-
-    def headers(self, key: str, upload: str) -> dict[str, str]:
-        found = json.loads((self._find(key, upload) / "about").read_text())
-        return dict(found["headers"])
 
     async def join(self, key: str, upload: str, wanted: Sequence[tuple[int, str]]) -> bytes:
         """Joins parts, given as (number, ETag)."""
@@ -109,7 +72,7 @@ class Uploads:
     def _find(self, key: str, upload: str) -> pathlib.Path:
         folder = self._folder / upload
         try:
-            if re.fullmatch("[0-9a-f]{32}", upload) and json.loads((folder / "about").read_text())["key"] == key:
+            if re.fullmatch("[0-9a-f]{32}", upload) and (folder / "key").read_text() == key:
                 return folder
         except FileNotFoundError:
             pass

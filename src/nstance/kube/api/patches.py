@@ -1,10 +1,18 @@
 """JSON merge patch and JSON patch. Both return a new value and do not change their arguments."""
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from nstance.kube.api import status, values
 from nstance.kube.port import Object
+
+
+class Patch(Enum):
+    MERGE = "application/merge-patch+json"  # null removes a field, lists are replaced
+    JSON = "application/json-patch+json"  # a list of operations; `test` makes it conditional
+    STRATEGIC = "application/strategic-merge-patch+json"  # core kinds only: lists merge by their keys
+    APPLY = "application/apply-patch+yaml"  # server-side apply; the body is a whole object
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

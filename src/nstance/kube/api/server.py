@@ -25,10 +25,11 @@ from nstance.kube.api import (
     values,
 )
 from nstance.kube.api.cascade import Propagation
+from nstance.kube.api.patches import Patch
 from nstance.kube.api.resources import Registry, Resource, Served
 from nstance.kube.api.store import Key, Sink, Store
 from nstance.kube.api.watches import Watch
-from nstance.kube.port import Object, Patch
+from nstance.kube.port import Object
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 WATCH_WINDOW = 10_000  # changes that watchers may lag behind
@@ -153,9 +154,7 @@ class Api:
     ) -> Object:
         old = self._get_stored(served.resource, namespace, name)
         if subresource == "scale":
-            return scaling.read_scale(
-                served, self._update(served, old, scaling.apply_scale(served, old, body), "", options)
-            )
+            return self._scale(served, old, body, options)
         meta = metadata.decode(served.resource, body)
         _check_type(served, body)
         if not meta.get("resourceVersion") and (served.resource.custom or served.resource.plural == "leases"):
@@ -180,10 +179,7 @@ class Api:
         old = self._get_stored(served.resource, namespace, name)
         shown = served.shown(old)
         if subresource == "scale":
-            scale = _patched(scaling.read_scale(served, shown), body, how)
-            return scaling.read_scale(
-                served, self._update(served, old, scaling.apply_scale(served, old, scale), "", options)
-            )
+            return self._scale(served, old, _patched(scaling.read_scale(served, shown), body, how), options)
         if how is Patch.STRATEGIC and served.resource.custom:
             accepted = [each.value for each in Patch if each is not Patch.STRATEGIC]
             raise status.unsupported_media(how.value, accepted)
@@ -206,9 +202,7 @@ class Api:
         old = self._get_stored(served.resource, namespace, name)
         if subresource == "scale":
             scale = patches.merge_patch(scaling.read_scale(served, old), body)
-            return scaling.read_scale(
-                served, self._update(served, old, scaling.apply_scale(served, old, scale), "", options)
-            )
+            return self._scale(served, old, scale, options)
         _check_type(served, body)
         merge = patches.merge_patch if served.resource.custom else strategic_merge.merge
         return self._update(served, old, merge(served.shown(old), body), subresource, options)
@@ -325,6 +319,10 @@ class Api:
         return self._store_object(
             served, _key(served.resource, meta.get("namespace", ""), meta["name"]), changed, options
         )
+
+    def _scale(self, served: Served, old: Object, scale: Any, options: Options) -> Object:
+        changed = scaling.apply_scale(served, old, scale)
+        return scaling.read_scale(served, self._update(served, old, changed, "", options))
 
     def _store_object(self, served: Served, key: Key, body: Object, options: Options) -> Object:
         if options.dry_run:

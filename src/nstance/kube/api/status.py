@@ -31,10 +31,6 @@ class ApiError(Exception):
         self.message = message
         self.details = details or {}
 
-    @property
-    def retry_after(self) -> int:
-        return int(self.details.get("retryAfterSeconds", 0))
-
     def document(self) -> Object:
         status: Object = {
             "kind": "Status",
@@ -121,11 +117,8 @@ def unsupported_media(found: str, accepted: Sequence[str]) -> ApiError:
     return ApiError(415, "UnsupportedMediaType", message)
 
 
-def too_many(message: str, causes: Sequence[Cause] = (), *, retry_after: int = 0) -> ApiError:
-    details: dict[str, Any] = {"causes": [cause.document() for cause in causes]} if causes else {}
-    if retry_after:
-        details["retryAfterSeconds"] = retry_after
-    return ApiError(429, "TooManyRequests", message, details=details)
+def too_many(message: str, causes: Sequence[Cause]) -> ApiError:
+    return ApiError(429, "TooManyRequests", message, details={"causes": [cause.document() for cause in causes]})
 
 
 def internal(message: str) -> ApiError:

@@ -6,14 +6,13 @@ Any other call needs the permission of its own name, on every resource.
 import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from nstance.dev.aws import xml
 from nstance.dev.aws.books import Params
 from nstance.dev.aws.moto import Moto, Refusal, signed
-from nstance.dev.aws.policies import Need, Policy
+from nstance.dev.aws.stand_in import Call
+from support.aws_policies import Need, Policy
 
 ACCOUNT = "123456789012"  # moto's
 _FREE = ("sts:GetCallerIdentity",)
@@ -36,30 +35,16 @@ _REFUSALS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    service: str
-    action: str
-    params: Params  # of a form
-    body: bytes
-    method: str
-    path: str
-    query: Mapping[str, str]
-
-    @property
-    def json(self) -> Mapping[str, Any]:
-        found = json.loads(self.body or b"{}")
-        return found if isinstance(found, dict) else {}
-
-
 class Permissions:
-    def __init__(self, moto: Moto) -> None:
+    """A `stand_in.Gate`: every caller has this policy."""
+
+    def __init__(self, policy: Policy, moto: Moto) -> None:
+        self._policy = policy
         self._moto = moto
 
-    async def check(self, policy: Policy, call: Call) -> None:
-        """Raises Refusal, in the words of the service."""
+    async def check(self, call: Call) -> None:
         for need in await self._needs(call):
-            if need.action in _FREE or policy.allows(need):
+            if need.action in _FREE or self._policy.allows(need):
                 continue
             code, status = _REFUSALS.get(call.service, ("AccessDeniedException", 400))
             if need.action == "kms:Decrypt" and call.service != "kms":
@@ -68,11 +53,11 @@ class Permissions:
             why = f"because no identity-based policy allows the {need.action} action"
             raise Refusal(code, f"{who} {need.action} on resource: {need.resource} {why}", status)
 
-    def check_missing(self, policy: Policy, call: Call, status: int) -> None:
-        """S3 says that an object is missing only to those who may list its key. Raises Refusal."""
+    def check_missing(self, call: Call, status: int) -> None:
+        """S3 says that an object is missing only to those who may list its key."""
         bucket, _, key = call.path.lstrip("/").partition("/")
         is_missing = call.service == "s3" and status == 404 and call.method in ("GET", "HEAD")
-        if is_missing and not policy.allows(Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", {"s3:prefix": key})):
+        if is_missing and not self._policy.allows(Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", {"s3:prefix": key})):
             raise Refusal("AccessDenied", "User is not authorized to perform: s3:ListBucket", 403)
 
     async def _needs(self, call: Call) -> list[Need]:

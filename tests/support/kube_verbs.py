@@ -1,0 +1,64 @@
+"""Calls to an API server that the port does not have, because none of our programs makes them: other patches, replaced
+statuses, and deletions with more conditions."""
+
+from typing import Any
+
+from nstance.kube import http
+from nstance.kube.api import values
+from nstance.kube.api.cascade import Propagation
+from nstance.kube.api.patches import Patch
+from nstance.kube.api.server import Options
+from nstance.kube.kinds import Kind
+from nstance.kube.memory import MemoryKube, Verb
+from nstance.kube.port import Object
+
+
+async def patch(
+    kube: Any, kind: Kind, name: str, body: Any, *, how: Patch, namespace: str, subresource: str = "", by: str = "tests"
+) -> Object:
+    """`by`: the field manager."""
+    typed = _with_type(kind, body) if how is Patch.APPLY else body
+    if isinstance(kube, MemoryKube):
+        place = {"namespace": namespace, "subresource": subresource, "options": Options(manager=by)}
+        served = kube._served(kind)
+        return await kube._call(
+            Verb.PATCH, kind, name, lambda: kube.api.patch(served, name, values.copy(typed), how=how, **place)
+        )
+    query = {"fieldManager": by} | ({"force": "true"} if how is Patch.APPLY else {})
+    path = http._path(kind, namespace, name, subresource)
+    return await kube._call(http._Request("PATCH", path, kind, typed, how.value, query))
+
+
+async def replace_status(kube: Any, kind: Kind, body: Object) -> Object:
+    meta, typed = body["metadata"], _with_type(kind, body)
+    place = {"namespace": meta.get("namespace", ""), "subresource": "status"}
+    if isinstance(kube, MemoryKube):
+        served = kube._served(kind)
+        return await kube._call(
+            Verb.REPLACE, kind, meta["name"], lambda: kube.api.replace(served, meta["name"], typed, **place)
+        )
+    path = http._path(kind, place["namespace"], meta["name"], "status")
+    return await kube._call(http._Request("PUT", path, kind, typed))
+
+
+async def delete(
+    kube: Any, kind: Kind, name: str, *, namespace: str, version: str = "", foreground: bool = False
+) -> None:
+    how = Propagation.FOREGROUND if foreground else Propagation.BACKGROUND
+    if isinstance(kube, MemoryKube):
+        served = kube._served(kind)
+        await kube._call(
+            Verb.DELETE,
+            kind,
+            name,
+            lambda: kube.api.delete(served, name, namespace=namespace, version=version, propagation=how),
+        )
+        return
+    options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": how.value}
+    if version:
+        options["preconditions"] = {"resourceVersion": version}
+    await kube._call(http._Request("DELETE", http._path(kind, namespace, name), kind, options))
+
+
+def _with_type(kind: Kind, body: Object) -> Object:
+    return {"apiVersion": kind.api_version, "kind": kind.name, **body}
