@@ -106,6 +106,8 @@ def print_rollouts(selection: ShardSelection, answers: Answers[Any]) -> None:
         pace = "one at a time" if plan.order == "serial" else f"at most {plan.at_once} at a time"
         estimate = records.age(plan.estimate_ms / 1000)
         duration = f"about {estimate}" if plan.estimate_ms else "unknown (nothing measured yet)"
+        if plan.extra_vm_ms:
+            duration += f"; cost: about {records.age(plan.extra_vm_ms / 1000)} of VM time above the size"
         output.note(f"rollout: {plan.instances} instances to replace, {pace}; duration: {duration}")
         if plan.held:
             output.note(f"the rollout is {plan.held}")

@@ -324,7 +324,7 @@ def control_plane(status: Any) -> Record:
 def rollout_plan(shard: ShardId, plan: Any) -> Record:
     return {
         "shard": shard,
-        **_pick(plan, "instances", "at_once", "order", "estimate_ms"),
+        **_pick(plan, "instances", "at_once", "order", "estimate_ms", "extra_vm_ms"),
         "held": plan.held or None,
     }
 

@@ -75,7 +75,9 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Event": _extended("Event", {"id": NUMBER, "trouble": FLAG}),
     "Action": record_schema({"shard group action reason message": TEXT, "instance_id": OPTIONAL}),
-    "RolloutPlan": record_schema({"shard order": TEXT, "instances at_once estimate_ms": NUMBER, "held": OPTIONAL}),
+    "RolloutPlan": record_schema(
+        {"shard order": TEXT, "instances at_once estimate_ms extra_vm_ms": NUMBER, "held": OPTIONAL}
+    ),
     "Plan": with_errors(
         {
             "plan": list_schema(ref("Action")),
