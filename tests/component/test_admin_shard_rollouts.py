@@ -59,6 +59,7 @@ async def test_the_command_line(tmp_path: Path) -> None:
         # Boots and drains have been measured by now.
         planned = await admin.ok("group", "plan", "web", "--instance-type", "huge")
         assert "duration: about" in planned.stderr
+        assert "of VM time above the size" in planned.stderr
         assert "no group wob" in await admin.refused("group", "history", "wob")
 
 

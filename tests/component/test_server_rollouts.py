@@ -134,6 +134,9 @@ async def test_files_that_cannot_be_made_halt_the_rollout(tmp_path: Path) -> Non
         assert plan.rollout.held.startswith("halted")
         events = (await operator.call("ListEvents", group="web")).events
         assert any(e.reason == "rollout-halted" and e.trouble for e in events)
+        # Back to the last revision: the old instances have its files already.
+        back = await operator.call("RollbackGroup", key="web", dry_run=True)
+        assert [action.action for action in back.plan] == ["delete"]
         # Somebody puts it there and lets the rollout go on.
         world.store.tamper("data/token", b"s3cret")
         world.leader.lead_now.agents.nudge()
@@ -183,6 +186,10 @@ async def test_rolling_back_and_forward_by_hand(tmp_path: Path) -> None:
         await eventually(lambda: all(m.counts or m.state in ENDED for m in world.leader.shard.members(KEY).values()))
         dry = await operator.call("RollbackGroup", key="web", dry_run=True)
         assert {action.action for action in dry.plan} == {"create", "drain"}
+        back = operator_pb2.GroupConfig(instance_type="huge")
+        planned = (await operator.call("PlanGroup", key="web", config=back)).rollout
+        # Three replacements at a time, so three VMs more for as long as it takes.
+        assert planned.extra_vm_ms == pytest.approx(3 * planned.estimate_ms, rel=0.01)
         answer = await operator.call("RollbackGroup", key="web")
         assert answer.group.instance_type == "small"
         assert answer.group.vars["greeting"] == "hello"

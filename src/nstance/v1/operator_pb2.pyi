@@ -1279,6 +1279,7 @@ class RolloutPlan(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     ESTIMATE_MS_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    EXTRA_VM_MS_FIELD_NUMBER: _builtins.int
     instances: _builtins.int
     """to be replaced"""
     at_once: _builtins.int
@@ -1289,6 +1290,8 @@ class RolloutPlan(_message.Message):
     """from boot and drain times that were measured; 0: unknown"""
     held: _builtins.str
     """why it does not go on by itself; empty: it does"""
+    extra_vm_ms: _builtins.int
+    """what it costs: time of VMs above the size, all together; 0: none, or unknown"""
     def __init__(
         self,
         *,
@@ -1297,10 +1300,11 @@ class RolloutPlan(_message.Message):
         order: _builtins.str = ...,
         estimate_ms: _builtins.int = ...,
         held: _builtins.str = ...,
+        extra_vm_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_once", b"at_once", "estimate_ms", b"estimate_ms", "held", b"held", "instances", b"instances", "order", b"order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_once", b"at_once", "estimate_ms", b"estimate_ms", "extra_vm_ms", b"extra_vm_ms", "held", b"held", "instances", b"instances", "order", b"order"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,7 +94,7 @@ export function Plan({ plan, empty = "No instance is touched", about = "The plan
   return html`<div class="plan">
     ${plan.warnings.map((text) => html`<div class="notice warn" key=${text}><span class="notice-mark" aria-hidden="true">!</span><p>${text}</p></div>`)}
     ${plan.paused && html`<div class="notice warn"><span class="notice-mark" aria-hidden="true">‖</span><p>The group is paused: these steps follow when it is resumed.</p></div>`}
-    ${plan.rollouts.map((each) => html`<p key=${each.shard} class="plan-rollout">Replaces <strong>${number(each.instances)}</strong> instances, at most ${number(each.at_once)} at once, ${each.order}${each.estimate_ms ? html`, about ${duration(each.estimate_ms)}` : ""}${each.held ? html`. It waits: ${each.held}` : ""}.</p>`)}
+    ${plan.rollouts.map((each) => html`<p key=${each.shard} class="plan-rollout">Replaces <strong>${number(each.instances)}</strong> instances, at most ${number(each.at_once)} at once, ${each.order}${each.estimate_ms ? html`, about ${duration(each.estimate_ms)}` : ""}${each.extra_vm_ms ? html`, costs about ${duration(each.extra_vm_ms)} of VM time above the size` : ""}${each.held ? html`. It waits: ${each.held}` : ""}.</p>`)}
     ${(plan.costs || []).map((each) => html`<${Cost} key=${each.shard} cost=${each} />`)}
     ${rows.length
       ? html`<ol class="plan-steps">${rows.map((row, index) => html`<li key=${index}>

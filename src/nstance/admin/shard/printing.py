@@ -114,6 +114,8 @@ def _print_rollout(plan: Any, of_shard: str) -> None:
     pace = "one at a time" if plan.order == "serial" else f"at most {plan.at_once} at a time"
     estimate = records.age(plan.estimate_ms / 1000)
     duration = f"about {estimate}" if plan.estimate_ms else "unknown (nothing measured yet)"
+    if plan.extra_vm_ms:
+        duration += f"; cost: about {records.age(plan.extra_vm_ms / 1000)} of VM time above the size"
     output.note(f"rollout{of_shard}: {count(plan.instances, 'instance')} to replace, {pace}; duration: {duration}")
     if plan.held:
         output.note(f"the rollout{of_shard} is {plan.held}")

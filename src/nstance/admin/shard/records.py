@@ -332,7 +332,7 @@ def cost_plan(shard: ShardId, plan: Any) -> Record:
 def rollout_plan(shard: ShardId, plan: Any) -> Record:
     return {
         "shard": shard,
-        **_pick(plan, "instances", "at_once", "order", "estimate_ms"),
+        **_pick(plan, "instances", "at_once", "order", "estimate_ms", "extra_vm_ms"),
         "held": plan.held or None,
     }
 

@@ -9,7 +9,7 @@ from nstance.model.decision import Decision, Reason, ReasonCode
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import CAPACITY, Cause, Instance, Put, State
-from nstance.model.rollout import Outcome
+from nstance.model.rollout import GroupRecord, Outcome
 from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 
@@ -71,7 +71,12 @@ def actions(shard: Shard, key: GroupKey, desired: Group | None, decision: Decisi
             for m in drifting
             if replaced.get(m.id, Cause.DRIFT) is Cause.DRIFT
         ]
-        found += _pushes(members.values(), shard.desired_groups.get(key), desired, handled)
+        now, record = shard.desired_groups.get(key), shard.group_records.get(key)
+        found += [
+            _planned("push-files", key, m.id, ReasonCode.CONFIG.value, FILES_CHANGED)
+            for m in _sorted(members.values())
+            if m.state is State.RUNNING and m.id not in handled and _gets_files(m, now, desired, record)
+        ]
         found += _waiting(shard, key, desired, decision)
     return sorted(found, key=lambda action: action.action != "create")  # in the order of execution
 
@@ -134,13 +139,12 @@ def _sorted(members: Iterable[Instance]) -> list[Instance]:
     return sorted(members, key=lambda m: m.id)
 
 
-def _pushes(
-    members: Iterable[Instance], now: Group | None, desired: Group, handled: set[InstanceId]
-) -> list[operator_pb2.PlannedAction]:
-    if now is None or now.runtime_hash == desired.runtime_hash:
-        return []
-    return [
-        _planned("push-files", desired.key, m.id, ReasonCode.CONFIG.value, FILES_CHANGED)
-        for m in _sorted(members)
-        if m.state is State.RUNNING and m.id not in handled and not drifted(m, desired)
-    ]
+def _gets_files(member: Instance, now: Group | None, desired: Group, record: GroupRecord | None) -> bool:
+    """Whether the files that it has are not those that are desired. One of an earlier revision has the files of that."""
+    if now is None or drifted(member, desired):
+        return False
+    if not drifted(member, now):
+        return now.runtime_hash != desired.runtime_hash
+    revisions = record.revisions if record is not None else ()
+    parts = next((r.runtime_hash for r in reversed(revisions) if r.infra_hash == member.infra_hash), "")
+    return parts != desired.parts_hash

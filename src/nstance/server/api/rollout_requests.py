@@ -265,10 +265,13 @@ def plan(
     at_once = 1 if desired.order is UpdateOrder.SERIAL else min(outdated, max_surge(desired) + desired.max_unavailable)
     step = step_times.step_seconds(key)
     seconds = None if step is None else math.ceil(outdated / at_once) * (step + desired.settle)
+    # Only replacements that are created first exist beside the old instances.
+    extra = None if step is None else min(1.0, max_surge(desired) / at_once) * outdated * step
     return operator_pb2.RolloutPlan(
         instances=outdated,
         at_once=at_once,
         order=desired.order.value,
         estimate_ms=0 if seconds is None else max(1, int(seconds * 1000)),
+        extra_vm_ms=0 if not extra else max(1, int(extra * 1000)),
         held=f"{current.outcome.value}: {current.message}" if held and current is not None else "",
     )

@@ -77,7 +77,9 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Event": _extended("Event", {"id": NUMBER, "trouble": FLAG}),
     "Action": record_schema({"shard group action reason message": TEXT, "instance_id": OPTIONAL}),
-    "RolloutPlan": record_schema({"shard order": TEXT, "instances at_once estimate_ms": NUMBER, "held": OPTIONAL}),
+    "RolloutPlan": record_schema(
+        {"shard order": TEXT, "instances at_once estimate_ms extra_vm_ms": NUMBER, "held": OPTIONAL}
+    ),
     "CostPlan": record_schema({"shard currency": TEXT, "hourly_before hourly_after once": OPTIONAL_AMOUNT}),
     "Plan": with_errors(
         {
