@@ -27,7 +27,7 @@ MODULE_SUM = "h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4="
 PYTHON = "3.14"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")  # glibc 2.28 is the oldest that is supported
-SINGLE_MODULES = ("__init__.py", "clock.py", "key_pairs.py", "points.py", "proxies.py", "streams.py")
+SINGLE_MODULES = ("__init__.py", "clock.py", "http_client.py", "key_pairs.py", "points.py", "streams.py")
 
 PROGRAMS = ("agent", "server")  # each with an extra in pyproject.toml and a list of packages
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = tuple(
-    ROOT / "deploy" / "terraform" / cloud / name for cloud in ("aws", "proxmox") for name in ("cluster", "shard")
+    ROOT / "deploy" / "terraform" / cloud / name
+    for cloud in ("aws", "google", "proxmox")
+    for name in ("cluster", "shard")
 )
 BEGIN, END = "<!-- inputs and outputs: make manifests -->", "<!-- end -->"
 

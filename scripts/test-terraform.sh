@@ -35,11 +35,13 @@ for folder in cluster shard examples/minimal examples/production; do
   "$terraform" -chdir="$work/aws/$folder" validate -no-color
 done
 cp -R deploy "$work/deploy"
-for folder in cluster shard examples/minimal examples/production; do
-  where="$work/deploy/terraform/proxmox/$folder"
-  "$terraform" -chdir="$where" init -input=false -backend=false -no-color >"$work/init.log" 2>&1 ||
-    { echo "test-terraform: proxmox is not validated: its provider cannot be installed"; break; }
-  echo "test-terraform: validating proxmox/$folder"
-  "$terraform" -chdir="$where" validate -no-color
+for cloud in google proxmox; do
+  for folder in cluster shard examples/minimal examples/production; do
+    where="$work/deploy/terraform/$cloud/$folder"
+    "$terraform" -chdir="$where" init -input=false -backend=false -no-color >"$work/init.log" 2>&1 ||
+      { echo "test-terraform: $cloud is not validated: its provider cannot be installed"; break; }
+    echo "test-terraform: validating $cloud/$folder"
+    "$terraform" -chdir="$where" validate -no-color
+  done
 done
 NSTANCE_TEST_TERRAFORM=$work/aws NSTANCE_TERRAFORM=$terraform "$python" -m pytest -q -rs --timeout 1500 tests/e2e/test_terraform_aws.py

@@ -25,6 +25,7 @@ from nstance.providers.memory_behavior import Call, Life, Outcome, Script
 from nstance.providers.proxmox import client as proxmox_client
 from nstance.providers.proxmox import placement
 from nstance.providers.proxmox import provider as proxmox
+from nstance.providers.proxmox.settings import ProxmoxSettings
 from nstance.providers.qemu import disks
 from nstance.providers.qemu import provider as qemu
 from support import proxmox_stand_in
@@ -178,7 +179,7 @@ class ProxmoxWorld:
 
     def door(self, of: port.Scope) -> port.Instances:
         client = proxmox_client.ProxmoxClient(self.access(), SystemClock())
-        settings = proxmox.ProxmoxSettings(limits=placement.Limits(reserve_memory_mib=0))
+        settings = ProxmoxSettings(limits=placement.Limits(reserve_memory_mib=0))
         self._doors.append(Clones(of, client, SystemClock(), settings))
         return self._doors[-1]
 

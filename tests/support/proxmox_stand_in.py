@@ -1,7 +1,9 @@
 """Proxmox VE for tests: the program fakepve in a process of its own, behind a proxy that loses answers and refuses calls.
 
 fakepve is run as a program and never imported: its license differs from ours. NSTANCE_FAKEPVE names it; `make test-proxmox`
-installs it into an environment of its own. The proxy turns our API token into fakepve's login.
+installs it into an environment of its own. The proxy turns our API token into fakepve's login. It also adds what fakepve
+lacks and a real cluster has: a VM has no name while it is cloned, and the cluster's list has names, states and sizes only
+after the node's next report, and not of nodes that are offline.
 """
 
 import asyncio
@@ -61,6 +63,11 @@ class StandIn:
         self.calls: list[tuple[str, str]] = []
         self.uploads: list[tuple[str, bytes]] = []  # names and content
         self.offline: set[str] = set()  # nodes
+        self.report_lag = 2  # lists of the cluster until a new VM has a name in them
+        self.clone_looks = 1  # requests that find a clone unfinished
+        self.renamed: dict[int, str] = {}  # by VMID: the name in lists of the cluster
+        self._unreported: dict[int, int] = {}  # by VMID: lists that are left
+        self._cloning: dict[int, tuple[str, int]] = {}  # by VMID: the task, and the requests that are left
         self.permissions: dict[str, dict[str, int]] | None = None  # of the token
 
     def ask(self, method: str, path: str, /, **data: object) -> Any:
@@ -125,6 +132,8 @@ class StandIn:
                 return web.json_response(body, status=rule.status, reason=rule.message.splitlines()[0])
         if (refusal := self._refusal(request.method, path)) is not None:
             return web.json_response({"data": None, "message": f"{refusal}\n"}, status=500, reason=refusal)
+        if (answer := self._of_unfinished_clone(request.method, path)) is not None:
+            return answer
         is_poll = path.endswith("/status") and "/tasks/" in path
         if is_poll and self.chance is not None and self.chance.random() < self.slow_tasks:
             return web.json_response({"data": {"status": "running"}})
@@ -145,10 +154,12 @@ class StandIn:
             ssl=self._tls,
         ) as answer:
             body = await answer.read()
+        if answer.status == 200 and path.endswith("/clone"):
+            self._on_clone(await request.text(), json.loads(body)["data"])
         if lost or (rule is not None and not rule.status):
             return self._hang_up(request)
-        if path == "/cluster/resources" and self.offline:
-            body = self._darkened(body)
+        if path == "/cluster/resources" and answer.status == 200:
+            body = self._as_reported(body)
         return web.Response(body=body, status=answer.status, reason=answer.reason, content_type="application/json")
 
     def _refusal(self, method: str, path: str) -> str | None:
@@ -158,12 +169,53 @@ class StandIn:
         locked = ("VM is locked (backup)", "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout")
         return self.chance.choice((no_quorum, *(locked if "/qemu/" in path else ())))
 
-    def _darkened(self, body: bytes) -> bytes:
-        """As the other nodes show nodes that are offline, and their VMs."""
+    def _on_clone(self, form: str, upid: str) -> None:
+        vmid = int(urllib.parse.parse_qs(form)["newid"][0])
+        looks, lists = self.clone_looks, self.report_lag
+        if self.chance is not None:
+            looks, lists = self.chance.randint(0, 3), self.chance.randint(0, 4)
+        self._cloning[vmid], self._unreported[vmid] = (upid, looks), lists
+
+    def _is_cloning(self, vmid: int) -> bool:
+        upid, looks = self._cloning.get(vmid, ("", 0))
+        if not upid:
+            return False
+        self._cloning[vmid] = upid, looks - 1
+        task = self.ask("GET", f"/nodes/{upid.split(':')[1]}/tasks/{upid}/status")
+        if looks > 0 or task["status"] == "running":
+            return True
+        del self._cloning[vmid]
+        return False
+
+    def _of_unfinished_clone(self, method: str, path: str) -> web.Response | None:
+        """Its file says only that it is being made. Tasks are not finished before it is."""
+        parts = path.split("/")
+        if "tasks" in parts:
+            upid = parts[parts.index("tasks") + 1]
+            is_running = any(self._is_cloning(vmid) for vmid, (of, _) in list(self._cloning.items()) if of == upid)
+            return web.json_response({"data": {"status": "running"}}) if is_running else None
+        if "qemu" not in parts[:-1] or not self._is_cloning(int(parts[parts.index("qemu") + 1])):
+            return None
+        if method != "GET":
+            return web.json_response({"data": None}, status=500, reason="VM is locked (clone)")
+        config = {"lock": "clone", "description": "qmclone temporary file\n", "digest": "0"}
+        return web.json_response({"data": {"lock": "clone", "status": "stopped"} if parts[-1] == "current" else config})
+
+    def _as_reported(self, body: bytes) -> bytes:
+        """What a node reports is missing until its next report, and while it is offline."""
         found = json.loads(body)
-        for each in found["data"]:
-            if each.get("node") in self.offline:
-                each["status"] = "offline" if each["type"] == "node" else "unknown"
+        for number, each in enumerate(found["data"]):
+            if each["type"] == "node" and each["node"] in self.offline:
+                each["status"] = "offline"
+            if each["type"] != "qemu":
+                continue
+            each["name"] = self.renamed.get(each["vmid"], each.get("name"))
+            left = self._unreported.get(each["vmid"], 0)
+            self._unreported[each["vmid"]] = left - 1
+            is_cloning = self._is_cloning(each["vmid"])
+            if is_cloning or left > 0 or each["node"] in self.offline:
+                known = {name: each[name] for name in ("id", "vmid", "node", "type", "tags", "lock") if name in each}
+                found["data"][number] = {**known, "status": "unknown", **({"lock": "clone"} if is_cloning else {})}
         return json.dumps(found).encode()
 
     @staticmethod

@@ -22,7 +22,7 @@ from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
 from nstance.aws.metadata import Metadata
 from nstance.aws.signing import Request, sign
 from nstance.clock import Clock
-from nstance.proxies import Proxies
+from nstance.http_client import Proxies
 
 CONNECTIONS = 64
 CONNECT_SECONDS = 5.0

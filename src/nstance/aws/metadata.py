@@ -8,7 +8,7 @@ from typing import Protocol
 import aiohttp
 
 from nstance.aws.errors import NotSentError
-from nstance.proxies import proxy_for
+from nstance.http_client import proxy_for, read_body
 
 ENDPOINT = "http://169.254.169.254"
 REQUEST_SECONDS = 5.0
@@ -61,7 +61,7 @@ async def request(caller: Caller, method: str, url: str, headers: Mapping[str, s
             async with caller.session().request(
                 method, url, headers=headers, data=body, allow_redirects=False, proxy=proxy
             ) as reply:
-                text = await reply.content.read(MAX_BYTES)
+                text = await read_body(reply.content, MAX_BYTES)
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise MetadataError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem
     if reply.status != 200:

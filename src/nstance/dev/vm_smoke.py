@@ -31,7 +31,7 @@ def _losses(suspect_after: float, dead_after: float) -> tuple[Loss, ...]:
         Loss(Break.PANIC, 15.0),
         Loss(Break.POWER_CUT, 1.0),
         # Its agent said goodbye a moment before, so the first check came too early: the next ones follow soon.
-        Loss(Break.POWER_OFF, 2.0),
+        Loss(Break.POWER_OFF, 1.0),
         # A suspect gets a replacement after suspect_after, and has until dead_after to return.
         Loss(Break.FREEZE, suspect_after + 15.0, dead_after * 0.8),
         Loss(Break.CUT_NETWORK, suspect_after + 15.0, dead_after * 0.8),

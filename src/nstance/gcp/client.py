@@ -24,7 +24,7 @@ from nstance.gcp.endpoints import IAM_CREDENTIALS, Service, endpoint
 from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
 from nstance.gcp.signed_urls import signed_blob
-from nstance.proxies import Proxies
+from nstance.http_client import Proxies, read_body
 
 CONNECTIONS = 64
 CONNECT_SECONDS = 5.0
@@ -203,7 +203,7 @@ class GoogleClient:
                 success = reply.status < 300
                 size = reply.content_length or 0
                 limit = call.limit if success else MAX_ANSWER_BYTES
-                body = b"" if size > limit else await _read(reply.content, limit)
+                body = b"" if size > limit else await read_body(reply.content, limit)
                 if len(body) < size <= limit and "content-encoding" not in reply.headers:
                     raise NoAnswerError(f"{call}: the answer ended early")
         except (
@@ -220,11 +220,3 @@ class GoogleClient:
         if not success:
             raise parse_error(reply.status, body)
         return Reply(reply.status, reply.headers, body, max(size, len(body)))
-
-
-async def _read(content: aiohttp.StreamReader, limit: int) -> bytes:
-    """At most one byte more than the limit."""
-    body = bytearray()
-    while len(body) <= limit and (part := await content.read(limit + 1 - len(body))):
-        body += part
-    return bytes(body)

@@ -22,7 +22,7 @@ from nstance.clock import Clock
 from nstance.gcp import jwt
 from nstance.gcp.errors import CredentialsError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
-from nstance.proxies import Proxies
+from nstance.http_client import Proxies, read_body
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class Chain:
                     method, url, headers=headers, data=body, allow_redirects=False, proxy=self.proxies.find(url)
                 ) as reply,
             ):
-                text = await reply.content.read(MAX_BYTES)
+                text = await read_body(reply.content, MAX_BYTES)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:
             raise CredentialsError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem
         if reply.status != 200:

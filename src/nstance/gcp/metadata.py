@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from nstance.gcp.errors import NotSentError
+from nstance.http_client import read_body
 
 HOST = "169.254.169.254"
 REQUEST_SECONDS = 5.0
@@ -31,7 +32,7 @@ class Metadata:
                 asyncio.timeout(REQUEST_SECONDS),
                 self.session().get(url, headers={"Metadata-Flavor": "Google"}, allow_redirects=False) as reply,
             ):
-                text = await reply.content.read(MAX_BYTES)
+                text = await read_body(reply.content, MAX_BYTES)
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             raise MetadataError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem
         if reply.status != 200:

@@ -17,7 +17,7 @@ from nstance.providers.proxmox import (
     ownership,
     placement,
     preflight,
-    provider,
+    vmids,
 )
 from nstance.providers.proxmox.faults import PveError, TakenError
 from nstance.providers.proxmox.placement import Limits, Node, Promise
@@ -61,11 +61,13 @@ def test_no_node_says_why_not_for_each() -> None:
 def test_an_owner_is_written_and_read() -> None:
     asked = request()
     owner = ownership.owner_of(scope(), asked)
-    tags = ownership.tags(owner, is_new=True, extra=("web", "nstance-shard-other", "nstance-new"))
-    assert ownership.from_tags(tags) == owner
+    tags = ownership.tags(
+        owner, asked.id, is_new=True, extra=("web", "nstance-shard-other", "nstance-new", "nstance-id-other")
+    )
+    assert (ownership.from_tags(tags), ownership.id_of(tags), ownership.id_of("web")) == (owner, asked.id, "")
     assert (ownership.is_new(tags), tags.split(";").count("nstance-new"), "web" in tags.split(";")) == (True, 1, True)
     assert "nstance-shard-other" not in tags
-    assert not ownership.is_new(ownership.tags(owner, is_new=False, extra=("nstance-new",)))
+    assert not ownership.is_new(ownership.tags(owner, asked.id, is_new=False, extra=("nstance-new",)))
     assert ownership.from_notes(f"written by hand\n{ownership.notes(owner, asked)}\nmore") == owner
     for text in ("", "nstance: {", "nstance: []", "nothing"):
         assert not ownership.from_notes(text).is_known
@@ -86,6 +88,7 @@ def test_an_owner_is_written_and_read() -> None:
             errors.NotFoundError,
         ),
         (500, "unable to create VM 200: config file already exists", TakenError, TakenError),
+        (500, "CT 200 already exists on node 'a'", TakenError, TakenError),
         (500, "cluster not ready - no quorum?", errors.UnavailableError, errors.UnavailableError),
         (500, "VM is locked (backup)", errors.UnavailableError, errors.UnavailableError),
         (500, "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout", errors.UnavailableError, None),
@@ -115,13 +118,13 @@ def test_errors_name_the_permission_and_the_parameter() -> None:
 
 
 def test_a_vmid_follows_from_the_instance() -> None:
-    vmids = range(100_000, 200_000)
+    few = range(100_000, 200_000)
     id = fresh_id()
-    drawn = [provider.draw_vmid(id, attempt, vmids) for attempt in range(8)]
-    assert drawn == [provider.draw_vmid(id, attempt, vmids) for attempt in range(8)]
+    drawn = [vmids.draw(id, attempt, few) for attempt in range(8)]
+    assert drawn == [vmids.draw(id, attempt, few) for attempt in range(8)]
     assert len(set(drawn)) == 8
-    assert all(each in vmids for each in drawn)
-    assert len({provider.draw_vmid(fresh_id(), 0, vmids) for _ in range(1000)}) > 950
+    assert all(each in few for each in drawn)
+    assert len({vmids.draw(fresh_id(), 0, few) for _ in range(1000)}) > 950
 
 
 @pytest.mark.parametrize(

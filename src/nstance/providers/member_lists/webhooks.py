@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from nstance.clock import Clock
+from nstance.http_client import read_body
 from nstance.model.ids import ProviderId
 from nstance.providers import errors
 from nstance.providers.member_lists import entries
@@ -61,11 +62,7 @@ class Webhooks:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=webhook.timeout),
             ) as answer:
-                text = await answer.content.read(entries.MAX_LIST_BYTES + 1)
-                while len(text) <= entries.MAX_LIST_BYTES and (
-                    more := await answer.content.read(entries.MAX_LIST_BYTES)
-                ):
-                    text += more
+                text = await read_body(answer.content, entries.MAX_LIST_BYTES)
         except aiohttp.ClientConnectorError as problem:
             raise errors.UnavailableError(f"failed to connect to {webhook.url}: {problem}") from problem
         except (aiohttp.ClientError, TimeoutError) as problem:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from nstance.clock import Clock
+from nstance.http_client import read_body
 from nstance.providers import errors
 from nstance.providers.proxmox import faults
 from nstance.providers.proxmox.faults import NoAnswerError, NotSentError, PveError
@@ -109,25 +110,43 @@ class ProxmoxClient:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
+        """Raises PveError, NotSentError, NoAnswerError. A token that was rotated in the secret store is replaced once: such a
+        call was not carried out."""
         body: Any = content if content is not None else _form(data)
-        headers = {**(headers or {}), "Authorization": await self._authorization()}
+        token = await self._read_token()
+        try:
+            return await self._send_once(method, path, _form(query), body, {**(headers or {}), **self._login(token)})
+        except PveError as problem:
+            if problem.status != 401 or self._access.read_token is None:
+                raise
+            if self._token == token:
+                self._token = ""
+            other = await self._read_token()
+            if other == token:
+                raise
+        return await self._send_once(method, path, _form(query), body, {**(headers or {}), **self._login(other)})
+
+    async def _send_once(
+        self, method: str, path: str, query: Mapping[str, str], body: Any, headers: Mapping[str, str]
+    ) -> Any:
         try:
             async with self._opened().request(
-                method, f"{self._access.url}/api2/json{path}", params=_form(query), data=body, headers=headers
+                method, f"{self._access.url}/api2/json{path}", params=query, data=body, headers=headers
             ) as answer:
-                text = await answer.content.read(_MAX_ANSWER_BYTES)
+                text = await read_body(answer.content, _MAX_ANSWER_BYTES)
         except (aiohttp.ClientConnectorError, aiohttp.ServerFingerprintMismatch) as problem:
             raise NotSentError(f"failed to connect to {self._access.url}: {problem}") from problem
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as problem:
             raise NoAnswerError(f"no answer to {method} {path}: {problem or 'timed out'}") from problem
-        if answer.status == 401 and self._access.read_token is not None:
-            self._token = ""  # it may have been rotated: the next call reads it again
         return _parsed(answer.status, answer.reason or "", text)
 
-    async def _authorization(self) -> str:
+    async def _read_token(self) -> str:
         if not self._token and self._access.read_token is not None:
             self._token = (await self._access.read_token()).decode(errors="replace").strip()
-        return f"PVEAPIToken={self._access.token_id}={self._token}"
+        return self._token
+
+    def _login(self, token: str) -> Mapping[str, str]:
+        return {"Authorization": f"PVEAPIToken={self._access.token_id}={token}"}
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -12,7 +12,7 @@ from nstance.providers import errors
 from nstance.providers.options import Options
 from nstance.providers.proxmox.client import Access
 from nstance.providers.proxmox.placement import Limits
-from nstance.providers.proxmox.provider import ProxmoxSettings
+from nstance.providers.proxmox.settings import ProxmoxSettings
 
 _VMIDS = re.compile(r"(\d{3,9})-(\d{3,9})")
 _FINGERPRINT = re.compile(r"[0-9a-fA-F]{2}(:?[0-9a-fA-F]{2}){31}")

@@ -12,7 +12,7 @@ from nstance.providers.errors import CapacityScope
 
 PERMISSIONS = "docs/proxmox.md#permissions"
 _ABSENT = re.compile(r"Configuration file '.*' does not exist|^VM \d+ (not found|does not exist)", re.IGNORECASE)
-_TAKEN = re.compile(r"config file already exists|VM \d+ already exists", re.IGNORECASE)
+_TAKEN = re.compile(r"config file already exists|(VM|CT) \d+ already exists", re.IGNORECASE)
 _NO_STORAGE = re.compile(r"storage '[^']*' (does not exist|is not available on node)", re.IGNORECASE)
 _BUSY = (
     "no quorum",

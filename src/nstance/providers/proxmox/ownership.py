@@ -1,6 +1,7 @@
-"""Whose a VM is: in its tags, and in its notes from the first moment on.
+"""Whose a VM is, and which instance: in its tags, and in its notes from the first moment on.
 
-A clone takes a name and notes, but no tags. So a VM that was cloned and not configured yet is recognized by its notes.
+A clone takes a name and notes, but no tags. So a VM that was cloned and not configured yet is recognized by its notes. Of a
+node that is offline the cluster knows nothing but the tags.
 """
 
 import json
@@ -8,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nstance.model.ids import ClusterId, GroupName, ShardId, TenantId
+from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
 from nstance.providers import port
 
 MANAGED = "nstance"
@@ -19,6 +20,7 @@ _PREFIX = {
     "tenant": "nstance-tenant-",
     "group": "nstance-group-",
 }
+_ID_PREFIX = "nstance-id-"
 _VALID_TAG = re.compile(r"[a-z0-9_][a-z0-9_+.-]*")
 _NOTES_MARK = "nstance: "
 
@@ -42,20 +44,20 @@ def owner_of(scope: port.Scope, request: port.CreateRequest) -> Owner:
     return Owner(cluster=scope.cluster, shard=scope.shard, tenant=request.tenant, group=request.group)
 
 
-def tags(owner: Owner, *, is_new: bool, extra: Sequence[str] = ()) -> str:
+def tags(owner: Owner, id: InstanceId, *, is_new: bool, extra: Sequence[str] = ()) -> str:
     """Reserved tags win over the user's."""
-    own = [MANAGED, *([NEW] if is_new else [])]
+    own = [MANAGED, f"{_ID_PREFIX}{id}", *([NEW] if is_new else [])]
     for name, prefix in _PREFIX.items():
         tag = f"{prefix}{getattr(owner, name)}"
         if _VALID_TAG.fullmatch(tag):  # others are in the notes only
             own.append(tag)
-    users = [tag for tag in extra if tag != NEW and not any(tag.startswith(prefix) for prefix in _PREFIX.values())]
+    users = [tag for tag in extra if tag != NEW and not tag.startswith((_ID_PREFIX, *_PREFIX.values()))]
     return ";".join(dict.fromkeys([*own, *users]))
 
 
 def from_tags(text: str) -> Owner:
     values: dict[str, str] = {}
-    for tag in re.split(r"[;, ]+", text):
+    for tag in _split(text):
         for name, prefix in _PREFIX.items():
             if tag.startswith(prefix):
                 values[name] = tag.removeprefix(prefix)
@@ -63,7 +65,16 @@ def from_tags(text: str) -> Owner:
 
 
 def is_new(text: str) -> bool:
-    return NEW in re.split(r"[;, ]+", text)
+    return NEW in _split(text)
+
+
+def id_of(text: str) -> str:
+    """The name of the VM by its tags; empty if they do not say."""
+    return next((tag.removeprefix(_ID_PREFIX) for tag in _split(text) if tag.startswith(_ID_PREFIX)), "")
+
+
+def _split(text: str) -> list[str]:
+    return re.split(r"[;, ]+", text)
 
 
 def notes(owner: Owner, request: port.CreateRequest) -> str:

@@ -1,8 +1,7 @@
 """Where a VM goes: a template, a node and a storage that can make it together."""
 
-import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nstance.model.ids import InstanceId
@@ -30,7 +29,11 @@ class Places:
         self._iso_storage, self._limits = iso_storage, limits
 
     async def choose(
-        self, vms: Sequence[PveVm], args: Arguments, size: MachineSize, in_flight: Iterable[Promise]
+        self,
+        vms: Sequence[PveVm],
+        args: Arguments,
+        size: MachineSize,
+        in_flight: Callable[[], Mapping[InstanceId, Promise]],
     ) -> Place:
         """The node of the template, or any if the template's disks are shared. Raises PermanentError, NoCapacityError."""
         templates = find_templates(vms, args)
@@ -45,8 +48,9 @@ class Places:
         if allowed and all(allowed.values()) and len(usable) == len(nodes):
             # On every node, and all of them are there: waiting does not help.
             raise errors.PermanentError(next(iter(allowed.values())), parameter="StoragePool")
-        promised = [*inventory.promises(vms), *in_flight]
-        chosen = placement.choose_node(nodes, allowed, promised, size, self._limits)
+        promised = in_flight()  # those of now: others were promised meanwhile
+        shown = inventory.promises([vm for vm in vms if vm.instance not in promised])
+        chosen = placement.choose_node(nodes, allowed, [*shown, *promised.values()], size, self._limits)
         return Place(sources[chosen], chosen, inventory.best_storage(storages[chosen], args.storages))
 
     def why_not(self, storages: Mapping[str, Storage], args: Arguments) -> str:
@@ -68,17 +72,17 @@ class Places:
 
 
 def find_templates(vms: Sequence[PveVm], args: Arguments) -> dict[str, PveVm]:
-    """By node. Raises PermanentError."""
+    """By node. Raises PermanentError, and UnavailableError while it may be one that cannot be seen."""
     found = {vm.node: vm for vm in vms if vm.is_template and args.template in (vm.name, vm.vmid)}
+    unseen = sorted({vm.node for vm in vms if vm.is_unnamed and vm.lock not in inventory.CREATING})
+    if not found and unseen:
+        raise errors.UnavailableError(
+            f"expected a template {args.template!r} in the cluster, found none; what is on {', '.join(unseen)}, which is "
+            "offline, cannot be seen"
+        )
     if not found:
         raise errors.PermanentError(
             f"expected a template {args.template!r} in the cluster, found none",
             parameter="TemplateName" if isinstance(args.template, str) else "TemplateVMID",
         )
     return found
-
-
-def draw_vmid(id: InstanceId, attempt: int, vmids: range) -> int:
-    """Random among the cluster's VMs, and the same for every server that creates this instance."""
-    digest = hashlib.sha256(f"{id}/{attempt}".encode()).digest()
-    return vmids[int.from_bytes(digest[:8], "big") % len(vmids)]

@@ -71,6 +71,8 @@ class PreflightChecks:
             find_templates(vms, args)
         except errors.PermanentError as problem:
             return [Fault(_path(launch, problem.parameter), str(problem))]
+        except errors.UnavailableError as problem:
+            return [Fault(_path(launch, ""), str(problem))]
         reasons = {node: self._places.why_not(storages, args) for node, storages in on_nodes.items()}
         if reasons and all(reasons.values()):
             text = "; ".join(f"{node}: {why}" for node, why in reasons.items())
@@ -112,9 +114,11 @@ def _missing_rights(
 
 
 def rights_on(permissions: Permissions, path: str) -> set[str]:
-    """Of a path itself, or what the nearest path above it passes on."""
+    """Of a path itself, or what the nearest path above it passes on. Those on `/vms` and `/nodes` are needed below them."""
     if path in permissions:
-        return set(permissions[path])
+        return {
+            right for right, propagates in permissions[path].items() if propagates or path not in ("/vms", "/nodes")
+        }
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         if path in permissions:

@@ -1,14 +1,15 @@
 """VMs of a Proxmox VE cluster: clones of a template, with the userdata on an ISO.
 
 A VM is found by its name, which is the instance ID. Its VMID follows from the instance ID too, so the intent in the journal
-holds it, and a repeated create asks for the same one: of two clones to one VMID the cluster accepts one. A create is many
-calls, and a server may die between any two. So each step looks first: a VM that carries the tag `nstance-new` was never
-started and is finished by the next create.
+holds it, and a repeated create asks for the same one. A VM has no name while it is cloned: who finds such a VM under a VMID
+of its own waits until it is certain whose it is, and never asks for the next VMID instead. A create is many calls, and a
+server may die between any two. So each step looks first: a VM that carries the tag `nstance-new` was never started and is
+finished by the next create.
 """
 
 import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from nstance.clock import Clock
@@ -16,43 +17,30 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, machine_size, port, seed_iso
 from nstance.providers.machine_size import MachineSize
 from nstance.providers.port import CreateRequest, Status, Vm
-from nstance.providers.proxmox import arguments, network, ownership
+from nstance.providers.proxmox import arguments, cloning, network, ownership
 from nstance.providers.proxmox.arguments import Arguments
 from nstance.providers.proxmox.client import Access, ProxmoxClient
-from nstance.providers.proxmox.faults import TakenError
-from nstance.providers.proxmox.inventory import Inventory, PveVm
+from nstance.providers.proxmox.cloning import Cloning, half_made
+from nstance.providers.proxmox.inventory import CREATING, CloningError, Inventory, PveVm
 from nstance.providers.proxmox.ownership import Owner
-from nstance.providers.proxmox.placement import Limits, Promise
-from nstance.providers.proxmox.places import Places, draw_vmid
+from nstance.providers.proxmox.places import Places
 from nstance.providers.proxmox.preflight import PreflightChecks
 from nstance.providers.proxmox.seeds import Seeds
+from nstance.providers.proxmox.settings import ProxmoxSettings
 
 DEFAULT_SIZE = MachineSize(cpus=1, memory_mib=1024)
 SEED_DEVICE = "ide2"
-MAX_DRAWS = 16  # of a VMID
-UNLOCK_SECONDS = 600.0  # for a clone that another call began
-_STEP_SECONDS = 0.5
-_CREATING = ("clone", "create")
 _ALREADY = "already running"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxmoxSettings:
-    iso_storage: str = "local"
-    vmids: range = range(100_000, 1_000_000)
-    bridge: str = ""
-    pool: str = ""
-    limits: Limits = field(default_factory=Limits)
 
 
 class ProxmoxProvider(port.Instances, port.Preflight):
     def __init__(self, scope: port.Scope, client: ProxmoxClient, clock: Clock, settings: ProxmoxSettings) -> None:
         self._scope, self._client, self._clock, self._settings = scope, client, clock, settings
-        self._inventory = Inventory(client, settings.pool)
+        self._inventory = Inventory(client, settings.vmids, settings.pool)
         self._seeds = Seeds(client, clock, settings.iso_storage)
         self._places = Places(client, self._inventory, settings.iso_storage, settings.limits)
-        self._in_flight: dict[InstanceId, Promise] = {}
-        self._locks: dict[InstanceId, asyncio.Lock] = {}
+        self._cloning = Cloning(scope, client, clock, settings, self._inventory)
+        self._locks: weakref.WeakValueDictionary[InstanceId, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def traits(self) -> port.Traits:
@@ -66,16 +54,18 @@ class ProxmoxProvider(port.Instances, port.Preflight):
                 f"expected at most {seed_iso.MAX_USERDATA_BYTES} bytes of userdata, found {len(request.userdata)}",
                 parameter="userdata",
             )
-        async with self._locks.setdefault(request.id, asyncio.Lock()):
-            try:
+        lock = self._locks.setdefault(request.id, asyncio.Lock())
+        async with lock:
+            with self._cloning.promising(request.id):
                 return await self._create(request, args, size)
-            finally:
-                self._in_flight.pop(request.id, None)
-                self._locks.pop(request.id, None)
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
-        found = await self._inventory.find(id)
         nodes = await self._usable_nodes()
+        try:
+            found = await self._inventory.find(id)
+        except CloningError:
+            await self._seeds.bury(nodes, id)  # the create that clones it will see that
+            raise
         if found is None:
             # A create may still be under way somewhere: the tombstone stops it. A delete that broke half-way left the seed.
             await self._seeds.bury(nodes, id)
@@ -93,6 +83,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             raise errors.UnavailableError(f"node {found.node} of {id} is offline: it is deleted when the node returns")
         await self._seeds.bury([found.node, *(node for node in nodes if node != found.node)], id)
         if await self._destroy(found):
+            self._cloning.forget(id)
             await self._seeds.remove(found.node, id)
             await self._sweep(nodes)
         return await self._confirm_deleted(id)
@@ -109,6 +100,10 @@ class ProxmoxProvider(port.Instances, port.Preflight):
     async def list(self) -> Sequence[Vm]:
         out = []
         for found in await self._inventory.vms():
+            if found.is_unnamed and ownership.from_tags(found.tags).owned_by(self._scope):
+                raise errors.UnavailableError(
+                    f"VM {found.vmid} is ours, and its name is not known while node {found.node} is offline"
+                )
             if found.instance is None:
                 continue
             owner = await self._owner(found)
@@ -126,13 +121,13 @@ class ProxmoxProvider(port.Instances, port.Preflight):
     # ---- create
 
     async def _create(self, request: CreateRequest, args: Arguments, size: MachineSize) -> Vm:
-        found = await self._inventory.find(request.id)
+        found = await self._cloning.settle(request.id)
         if found is not None:
             self._check_owner(await self._owner(found), request.id, is_optional=False)
         elif await self._seeds.is_buried(await self._usable_nodes(), request.id):
             raise _deleted(request.id)
         else:
-            found = await self._clone(request, args, size)
+            found = await self._cloning.clone(request, args, size)
         try:
             return await self._finish(request, args, size, found)
         except errors.NotFoundError as problem:
@@ -144,7 +139,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             await self._discard(found)
             raise
         except (errors.UnavailableError, errors.ThrottledError) as problem:
-            raise _half_made(request.id, problem) from problem
+            raise half_made(request.id, problem) from problem
 
     async def _discard(self, vm: PveVm) -> None:
         """Removes a VM that was never started, so that an error which says "nothing was created" is true."""
@@ -153,50 +148,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
                 await self._destroy(vm)
                 await self._seeds.remove(vm.node, InstanceId(vm.name))
         except errors.ProviderError as problem:
-            raise _half_made(InstanceId(vm.name), problem) from problem
-
-    async def _clone(self, request: CreateRequest, args: Arguments, size: MachineSize) -> PveVm:
-        vms = await self._inventory.vms()
-        place = await self._places.choose(vms, args, size, self._in_flight.values())
-        template, node = place.template, place.node
-        self._in_flight[request.id] = Promise(node, size.memory_mib, size.cpus)
-        taken = {vm.vmid for vm in vms}
-        owner = ownership.owner_of(self._scope, request)
-        for attempt in range(MAX_DRAWS):
-            vmid = draw_vmid(request.id, attempt, self._settings.vmids)
-            if vmid in taken:
-                continue
-            try:
-                upid = await self._client.change(
-                    "POST",
-                    f"{template.path}/clone",
-                    permission=f"VM.Clone on /vms/{template.vmid}",
-                    newid=vmid,
-                    name=request.id,
-                    description=ownership.notes(owner, request),
-                    full=args.full_clone,
-                    storage=place.storage if args.full_clone else None,
-                    pool=args.pool or self._settings.pool or None,
-                    target=node if node != template.node else None,
-                )
-            except TakenError:
-                # By another call for this ID, or by somebody else.
-                if (found := await self._inventory.find(request.id)) is not None:
-                    return found
-                continue
-            try:
-                await self._client.finish_task(
-                    str(upid), permission=f"Datastore.AllocateSpace on /storage/{place.storage}"
-                )
-            except errors.UnavailableError as problem:
-                raise _half_made(request.id, problem) from problem
-            return PveVm(vmid=vmid, name=request.id, node=node, status="stopped")
-        raise errors.NoCapacityError(
-            f"expected a free VMID from {self._settings.vmids.start} to {self._settings.vmids.stop - 1}, found none in "
-            f"{MAX_DRAWS} draws: give a wider option 'vmids'",
-            scope=errors.CapacityScope.QUOTA,
-            subject="VMIDs",
-        )
+            raise half_made(InstanceId(vm.name), problem) from problem
 
     async def _finish(self, request: CreateRequest, args: Arguments, size: MachineSize, found: PveVm) -> Vm:
         """From a clone to a started VM. Every step may have been done by an earlier call."""
@@ -217,7 +169,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             raise _deleted(request.id)
         if ownership.is_new(str(config.get("tags") or "")):
             await self._start(found)
-            tags = ownership.tags(owner, is_new=False, extra=args.tags)
+            tags = ownership.tags(owner, request.id, is_new=False, extra=args.tags)
             await self._configure(found, {"tags": tags})
         return await self._vm(found, owner)
 
@@ -229,7 +181,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             "cores": size.cpus,
             "memory": size.memory_mib,
             SEED_DEVICE: f"{self._seeds.volume(request.id)},media=cdrom",
-            "tags": ownership.tags(owner, is_new=True, extra=args.tags),
+            "tags": ownership.tags(owner, request.id, is_new=True, extra=args.tags),
         }
         if args.cpu_type:
             changes["cpu"] = args.cpu_type
@@ -261,14 +213,14 @@ class ProxmoxProvider(port.Instances, port.Preflight):
 
     async def _unlocked_config(self, vm: PveVm) -> Mapping[str, Any]:
         """Its configuration, once no other call clones it any more."""
-        deadline = self._clock.monotonic() + UNLOCK_SECONDS
+        deadline = self._clock.monotonic() + cloning.UNLOCK_SECONDS
         while True:
             config = await self._config(vm)
-            if config.get("lock") not in _CREATING:
+            if config.get("lock") not in CREATING:
                 return config
             if self._clock.monotonic() > deadline:
                 raise errors.UnknownOutcomeError(f"VM {vm.vmid} is still locked ({config['lock']}) by its clone")
-            await self._clock.sleep(_STEP_SECONDS)
+            await self._clock.sleep(cloning.STEP_SECONDS)
 
     async def _config(self, vm: PveVm) -> Mapping[str, Any]:
         found = await self._client.get(f"{vm.path}/config", permission=f"VM.Audit on /vms/{vm.vmid}", current=True)
@@ -285,7 +237,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         """Stops and removes it. False while it is being cloned. The name is compared first."""
         try:
             config = await self._config(vm)
-            if config.get("lock") in _CREATING:
+            if config.get("lock") in CREATING:
                 return False
             if await self._power(vm) != "stopped":
                 upid = await self._client.change(
@@ -331,17 +283,19 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         )
 
     async def _status(self, found: PveVm) -> Status:
-        if found.lock in _CREATING:
+        if found.lock in CREATING:
             return Status.PENDING
         if found.status == "running":
             return Status.RUNNING
-        if found.status != "stopped":
+        if found.status not in ("stopped", "unknown"):
             return Status.UNKNOWN
         # The cluster's list is some seconds old: a VM that was just started is still "stopped" in it.
         try:
             power, config = await self._power(found), await self._config(found)
         except errors.NotFoundError:
             return Status.DELETING
+        except errors.UnavailableError:
+            return Status.UNKNOWN
         if power == "running":
             return Status.RUNNING
         return (
@@ -384,10 +338,6 @@ class ProxmoxProvider(port.Instances, port.Preflight):
 
 def _provider_id(vm: PveVm) -> ProviderId:
     return ProviderId(f"proxmox:///{vm.vmid}/{vm.name}")
-
-
-def _half_made(id: InstanceId, problem: Exception) -> errors.UnknownOutcomeError:
-    return errors.UnknownOutcomeError(f"create of {id}: {problem}; repeat it with the same ID")
 
 
 def _deleted(id: InstanceId) -> errors.PermanentError:

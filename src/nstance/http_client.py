@@ -1,11 +1,13 @@
-"""The HTTP proxy for a request, from the usual variables: `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`, in either case.
+"""What the clients of clouds share: the proxy for a request, and bodies of bounded size.
 
-aiohttp can read them itself, but does so in a thread for every single request. On a busy machine that costs milliseconds.
+The proxy comes from the usual variables: `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`, in either case. aiohttp can read them itself,
+but does so in a thread for every single request. On a busy machine that costs milliseconds.
 """
 
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from typing import Protocol
 
 
 class Proxies:
@@ -21,6 +23,20 @@ class Proxies:
         if place not in self._known:
             self._known[place] = proxy_for(url, self._environment)
         return self._known[place]
+
+
+class Content(Protocol):
+    """`aiohttp.StreamReader`."""
+
+    async def read(self, n: int, /) -> bytes: ...
+
+
+async def read_body(content: Content, limit: int) -> bytes:
+    """At most one byte more than the limit. One `read` gives what has arrived so far, which may be a part."""
+    body = bytearray()
+    while len(body) <= limit and (part := await content.read(limit + 1 - len(body))):
+        body += part
+    return bytes(body)
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:

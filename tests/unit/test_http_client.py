@@ -1,4 +1,4 @@
-"""HTTP proxies from the usual variables."""
+"""What the clients of clouds share: proxies from the usual variables, and whole bodies."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from nstance import proxies
+from nstance import http_client
 from nstance.aws.client import EC2, AwsClient
 from nstance.clock import SystemClock
 from nstance.gcp.client import GoogleClient
 from nstance.gcp.endpoints import COMPUTE
 from nstance.gcp.metadata import MetadataError
-from nstance.proxies import proxy_for
+from nstance.http_client import proxy_for
 
 URL = "https://ec2.eu-west-1.amazonaws.com/"
 
@@ -103,8 +103,33 @@ async def test_calls_of_google_go_through_the_proxy_but_not_to_the_metadata_serv
 
 def test_the_variables_are_read_once_for_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(proxies, "proxy_for", lambda url, environment: asked.append(url))
-    found = proxies.Proxies({})
+    monkeypatch.setattr(http_client, "proxy_for", lambda url, environment: asked.append(url))
+    found = http_client.Proxies({})
     for path in ("a", "b", "a"):
         assert found.find(f"https://compute.googleapis.com/{path}") is None
     assert asked == ["https://compute.googleapis.com/a"]
+
+
+class Arriving:
+    """A body that arrives in parts."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+
+    async def read(self, n: int, /) -> bytes:
+        return self.parts.pop(0)[:n] if self.parts else b""
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((b"ab", b"c"), b"abc"),
+        ((), b""),
+        ((b"abcd",), b"abcd"),
+        ((b"abcdefgh",), b"abcde"),
+        ((b"abc", b"defgh"), b"abcde"),
+    ],
+)
+async def test_a_body_is_read_whole_up_to_a_limit(parts: tuple[bytes, ...], expected: bytes) -> None:
+    """One byte more than the limit says that it is longer."""
+    assert await http_client.read_body(Arriving(*parts), 4) == expected
