@@ -22,6 +22,7 @@ from nstance.objects import file, slots
 from nstance.objects.port import Key, ObjectStore
 from nstance.secretstore import sealing
 from support import s3_server
+from support.journals import slot_body
 
 CLUSTER = ClusterId("example-cluster")
 KEY = "thisisatest32bytekey123456789012"
@@ -107,7 +108,7 @@ def instance(id: InstanceId, state: State, cause: Cause | None = None) -> Instan
 
 def slot(number: int, *entries: slots.Entry, epoch: int = 1) -> bytes:
     encoded = [slots.encode_entry(entry) for entry in entries]
-    return slots.encode_slot(number=number, epoch=epoch, op=f"op{number}", at=1_800_000_000.0 + number, entries=encoded)
+    return slot_body(number=number, epoch=epoch, op=f"op{number}", at=1_800_000_000.0 + number, entries=encoded)
 
 
 HISTORY = {

@@ -27,6 +27,7 @@ from nstance.model.ids import ShardId, TenantId
 from nstance.model.instance import State
 from nstance.objects import file, lease, slots
 from nstance.objects.port import Key
+from support.journals import slot_key
 
 SHARD = ShardId("dev")
 PREFIX = "shard/dev/"
@@ -74,7 +75,7 @@ def contents(made: Bucket) -> dict[str, bytes]:
 @pytest.fixture
 def shard(bucket: Bucket) -> Bucket:  # noqa: F811
     for number, body in HISTORY.items():
-        write(bucket, storage_keys.journal(SHARD, number), body)
+        write(bucket, slot_key(SHARD, number), body)
     write(bucket, storage_keys.config(SHARD), EXAMPLE.read_bytes())
     write(bucket, storage_keys.groups(SHARD), b"{}")
     leased(bucket, epoch=3, tail=len(HISTORY))
@@ -155,7 +156,7 @@ def test_secrets_in_clear_are_left_out(shard: Bucket, tmp_path: pathlib.Path) ->
 
 
 def test_what_is_newer_goes_and_no_epoch_is_used_twice(shard: Bucket, backup: pathlib.Path) -> None:
-    newer = storage_keys.journal(SHARD, max(HISTORY) + 1)
+    newer = slot_key(SHARD, max(HISTORY) + 1)
     write(shard, newer, b"whatever came later")
     write(shard, storage_keys.groups(SHARD), b'{"default": {}}')
     leased(shard, epoch=9, tail=max(HISTORY) + 1)
@@ -254,7 +255,7 @@ def test_half_a_restore_is_not_led_on(shard: Bucket, backup: pathlib.Path, monke
 
 
 def test_a_journal_that_nobody_can_lead_on_is_not_backed_up(shard: Bucket, tmp_path: pathlib.Path) -> None:
-    (shard.root / storage_keys.journal(SHARD, 2)).unlink()
+    (shard.root / slot_key(SHARD, 2)).unlink()
     result = shard("backup", str(tmp_path / "b"))
     assert result.exit_code == 1
     assert "cannot be backed up" in result.stderr

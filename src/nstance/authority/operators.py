@@ -7,7 +7,7 @@ more while it is valid, so revoking marks the registration and never deletes it.
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from nstance.authority import errors, registration
@@ -122,12 +122,8 @@ class Operators:
         return found is not None and self._load(found.body, key).revoked is None
 
     async def list(self) -> list[Registration]:
-        """All readable registrations; unreadable ones are logged."""
-        return [*(await self._all())[0]]
-
-    async def _all(self) -> tuple[Sequence[Registration], Sequence[Key]]:
-        """All registrations, and the keys of those that are damaged. Raises storage errors."""
-        found, unreadable = [], []
+        """All readable registrations; damaged ones are logged. Raises storage errors."""
+        found = []
         for key in await settle.list_keys(self._store, storage_keys.operator_prefix(prefix=self._prefix)):
             try:
                 stored = await settle.read(self._store, key)
@@ -135,8 +131,7 @@ class Operators:
                     found.append(self._load(stored.body, key))
             except (errors.UnreadableError, errors.WrongClusterError, storage.ObjectTooLargeError) as problem:
                 log.error("failed to read operator registration", extra={"key": key, "error": str(problem)})
-                unreadable.append(key)
-        return found, unreadable
+        return found
 
     def _new(self, identity: names.Operator, public_key: bytes, life: float, *, jti: str) -> Registration:
         now = math.floor(self._clock.wall())

@@ -31,8 +31,6 @@ async def rotate_ca(
     clock: Clock,
     subject: fields.Subject | None = None,
     life: float = ca.CA_LIFE,
-    notice: float = CA_NOTICE,
-    retention: float = CA_RETENTION,
 ) -> list[keyset.DatedCa]:
     """Returns all CAs. Old ones stay trusted until their last certificate has expired."""
     held = await vault.read(places.sealed_ca)
@@ -44,31 +42,24 @@ async def rotate_ca(
         raise errors.ConflictError(f"the last rotation takes effect in {cas[0].signs_from - now:.0f} s; wait for it")
     made = ca.new_ca(vault.cluster, now=now, rng=vault.rng, subject=subject, life=life)
     # An old CA is needed until its successor has signed for as long as certificates live.
-    kept = [cas[0], *(old for newer, old in itertools.pairwise(cas) if now < newer.signs_from + retention)]
-    cas = [keyset.DatedCa(made, math.ceil(now + notice)), *kept]
+    kept = [cas[0], *(old for newer, old in itertools.pairwise(cas) if now < newer.signs_from + CA_RETENTION)]
+    cas = [keyset.DatedCa(made, math.ceil(now + CA_NOTICE)), *kept]
     await vault.replace(places.sealed_ca, keyset.dump_cas(vault.cluster, cas), seen=held)
     await settle.put(vault.store, places.ca_certificate, "".join(dated.ca.pem for dated in cas).encode())
     return cas
 
 
-async def rotate_nonce_key(
-    vault: Vault,
-    places: Places,
-    *,
-    clock: Clock,
-    notice: float = NONCE_NOTICE,
-    longest_nonce: float = LONGEST_NONCE,
-) -> list[keyset.DatedKey]:
+async def rotate_nonce_key(vault: Vault, places: Places, *, clock: Clock) -> list[keyset.DatedKey]:
     """Returns the new key and the previous one. Raises ConflictError while nonces of a third key may still be valid."""
     held = await vault.read(places.nonce_key)
     if held is None:
         raise errors.NotFoundError(f"there is no {places.nonce_key} to rotate")
     now = clock.wall()
     nonce_keys = keyset.load_nonce_keys(held.plain, cluster=vault.cluster, name=places.nonce_key)
-    free = nonce_keys[0].signs_from + longest_nonce
+    free = nonce_keys[0].signs_from + LONGEST_NONCE
     if len(nonce_keys) > 1 and now < free:
         raise errors.ConflictError(f"nonces of the key before the last are valid for another {free - now:.0f} s; wait")
-    nonce_keys = [keyset.DatedKey(keys.generate(vault.rng), math.ceil(now + notice)), nonce_keys[0]]
+    nonce_keys = [keyset.DatedKey(keys.generate(vault.rng), math.ceil(now + NONCE_NOTICE)), nonce_keys[0]]
     await vault.replace(places.nonce_key, keyset.dump_nonce_keys(vault.cluster, nonce_keys), seen=held)
     return nonce_keys
 

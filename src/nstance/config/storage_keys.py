@@ -1,7 +1,7 @@
 """The keys of all objects in storage. No other code spells them.
 
-Each part is checked first: a tenant named `../other` must not reach the objects of another one. `prefix` comes before
-everything: the server's `--prefix` for a shard's keys, the prefix of the cluster storage for the others.
+Each part is checked first: a tenant named `../other` must not reach the objects of another one. `prefix` is that of the
+cluster storage. The server's own `--prefix` comes before all keys (`objects.prefixed`).
 """
 
 import datetime
@@ -11,71 +11,60 @@ from nstance.config.model import scalars
 from nstance.model import ids
 from nstance.objects.port import Key
 
-SLOT_DIGITS = 20
 CLUSTER = "cluster/"
 SECRETS = "secret/"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-def config(shard: ids.ShardId, *, prefix: str = "") -> Key:
-    return _shard(shard, "config.jsonc", prefix)
+def config(shard: ids.ShardId) -> Key:
+    return _shard(shard, "config.jsonc")
 
 
-def groups(shard: ids.ShardId, *, prefix: str = "") -> Key:
-    return _shard(shard, "groups.jsonc", prefix)
+def groups(shard: ids.ShardId) -> Key:
+    return _shard(shard, "groups.jsonc")
 
 
-def lease(shard: ids.ShardId, *, prefix: str = "") -> Key:
-    return _shard(shard, "leader.json", prefix)
+def lease(shard: ids.ShardId) -> Key:
+    return _shard(shard, "leader.json")
 
 
-def journal_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
-    return _shard(shard, "journal/", prefix)
+def journal_prefix(shard: ids.ShardId) -> str:
+    return _shard(shard, "journal/")
 
 
-def journal(shard: ids.ShardId, slot: int, *, prefix: str = "") -> Key:
-    return Key(journal_prefix(shard, prefix=prefix) + _slot(slot))
+def snapshot_prefix(shard: ids.ShardId) -> str:
+    return _shard(shard, "snapshot/")
 
 
-def snapshot_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
-    return _shard(shard, "snapshot/", prefix)
+def revision_prefix(shard: ids.ShardId) -> str:
+    return _shard(shard, "revision/")
 
 
-def snapshot(shard: ids.ShardId, slot: int, *, prefix: str = "") -> Key:
-    return Key(snapshot_prefix(shard, prefix=prefix) + _slot(slot))
-
-
-def revision_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
-    return _shard(shard, "revision/", prefix)
-
-
-def revision(shard: ids.ShardId, group: ids.GroupKey, *, infra_hash: str, runtime_hash: str, prefix: str = "") -> Key:
+def revision(shard: ids.ShardId, group: ids.GroupKey, *, infra_hash: str, runtime_hash: str) -> Key:
     """The spec of a group's revision. Its hashes are part of the key, so the object never changes."""
     hashes = ".".join(_plain(each.removeprefix("sha256:"))[:16] for each in (infra_hash, runtime_hash))
-    return Key(f"{revision_prefix(shard, prefix=prefix)}{_name(group.tenant)}.{_name(group.name)}.{hashes}.json")
+    return Key(f"{revision_prefix(shard)}{_name(group.tenant)}.{_name(group.name)}.{hashes}.json")
 
 
-def group_of_revision(shard: ids.ShardId, key: str, *, prefix: str = "") -> ids.GroupKey | None:
+def group_of_revision(shard: ids.ShardId, key: str) -> ids.GroupKey | None:
     """The inverse of `revision`; None for any other object."""
-    parts = key.removeprefix(revision_prefix(shard, prefix=prefix)).split(".")
+    parts = key.removeprefix(revision_prefix(shard)).split(".")
     if len(parts) != 5 or not ids.is_name(parts[0]) or not ids.is_name(parts[1]):
         return None
     return ids.GroupKey(ids.TenantId(parts[0]), ids.GroupName(parts[1]))
 
 
-def certlog_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
-    return _shard(shard, "certlog/", prefix)
+def certlog_prefix(shard: ids.ShardId) -> str:
+    return _shard(shard, "certlog/")
 
 
-def certlog(
-    shard: ids.ShardId, *, tenant: ids.TenantId, at: datetime.datetime, instance: ids.InstanceId, prefix: str = ""
-) -> Key:
+def certlog(shard: ids.ShardId, *, tenant: ids.TenantId, at: datetime.datetime, instance: ids.InstanceId) -> Key:
     """The keys of a tenant sort by time."""
     if not ids.is_instance_id(instance):
         raise _bad("an instance ID", instance)
     moment = at.astimezone(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    return Key(f"{certlog_prefix(shard, prefix=prefix)}{_name(tenant)}.{moment}.{instance}.json")
+    return Key(f"{certlog_prefix(shard)}{_name(tenant)}.{moment}.{instance}.json")
 
 
 def ca_sealed(*, prefix: str = CLUSTER) -> Key:
@@ -115,14 +104,8 @@ def is_ours(key: str, *, cluster: str = CLUSTER) -> bool:
     )
 
 
-def _shard(shard: ids.ShardId, rest: str, prefix: str) -> Key:
-    return Key(f"{_prefix(prefix)}shard/{_name(shard)}/{rest}")
-
-
-def _slot(slot: int) -> str:
-    if not 0 <= slot < 10**SLOT_DIGITS:
-        raise _bad(f"a slot number of at most {SLOT_DIGITS} digits", str(slot))
-    return f"{slot:0{SLOT_DIGITS}}.json"
+def _shard(shard: ids.ShardId, rest: str) -> Key:
+    return Key(f"shard/{_name(shard)}/{rest}")
 
 
 def _name(text: str) -> str:

@@ -203,17 +203,10 @@ def _encode_why(why: LoggedReason) -> dict[str, str]:
     return {"code": why.code, "message": why.message, "instance": why.instance} | about
 
 
-def encode_slot(
-    *, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]], previous: str = ""
-) -> bytes:
-    """`entries` come from `encode_entry`."""
-    return seal_slot(number=number, epoch=epoch, op=op, at=at, entries=entries, previous=previous)[0]
-
-
 def seal_slot(
     *, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]], previous: str
 ) -> tuple[bytes, str]:
-    """The slot and its checksum."""
+    """The slot and its checksum. `entries` come from `encode_entry`."""
     value = {"v": VERSION, "slot": number, "epoch": epoch, "op": op, "at": at, "entries": list(entries)}
     return _sealed(value | ({"previous": previous} if previous else {}))
 
@@ -249,13 +242,9 @@ def decode_slot(number: int, body: bytes) -> Slot:
         raise DamagedError(f"journal slot {number}: {_explain(problem)}") from problem
 
 
-def encode_snapshot(snapshot: Snapshot, *, op: str) -> bytes:
-    return b"".join(snapshot_pieces(snapshot, op=op))
-
-
 def snapshot_pieces(snapshot: Snapshot, *, op: str) -> Iterator[bytes]:
-    """The parts of `encode_snapshot`, one per instance, so that a leader with thousands of them can do other work in
-    between. Together they are canonical JSON with a checksum."""
+    """The parts of a snapshot, one per instance, so that a leader with thousands of them can do other work in between.
+    Together they are canonical JSON with a checksum."""
     first = (
         {"at": snapshot.at, "epoch": snapshot.epoch}
         | ({"groups": [encode_group(g) for _, g in sorted(snapshot.groups.items())]} if snapshot.groups else {})

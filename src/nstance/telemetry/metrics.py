@@ -5,6 +5,7 @@ closed sets or validated group keys; others become `other`, so that a client can
 leader is read at each scrape and is zero elsewhere.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from importlib import metadata
@@ -66,69 +67,54 @@ class Metrics:
         registry.register(process_metrics.SpanCollector(lambda: self._spans()))
         registry.register(_CacheCollector(lambda: self._cache and self._cache()))
 
-        def per_group(name: str, about: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
-            return prometheus.Histogram(name, about, ["tenant", "group"], buckets=buckets, registry=registry)
+        def gauge(name: str, about: str, *labels: str) -> prometheus.Gauge:
+            return prometheus.Gauge(name, about, labels, registry=registry)
 
-        self._replacement = per_group(
+        def counter(name: str, about: str, *labels: str) -> prometheus.Counter:
+            return prometheus.Counter(name, about, labels, registry=registry)
+
+        def per_group(name: str, about: str, buckets: tuple[float, ...]) -> Callable[[GroupKey, float], None]:
+            histogram = prometheus.Histogram(name, about, ["tenant", "group"], buckets=buckets, registry=registry)
+            return functools.partial(self._observe, histogram)
+
+        # Called with a group and seconds.
+        self.replaced = per_group(
             "nstance_replacement_seconds", "From a signal to the create call of a replacement.", _REACTION
         )
-        self._create = per_group("nstance_create_seconds", "Of a create call to the provider.", _CALL)
-        self._register = per_group("nstance_register_seconds", "From create to registered agent.", _BOOT)
-        self._drain = per_group("nstance_drain_seconds", "From the start of a drain to its end.", _DRAIN)
-        self._leader = prometheus.Gauge(
-            "nstance_leader", "1 if this server is the leader of its shard.", registry=registry
-        )
-        self._epoch = prometheus.Gauge("nstance_leader_epoch", "Newest epoch this server led in.", registry=registry)
-        self._storage = prometheus.Counter(
-            "nstance_storage_requests", "Calls to object storage.", ["op", "code"], registry=registry
-        )
-        self._provider = prometheus.Counter(
-            "nstance_provider_requests", "Calls to the provider.", ["op", "code"], registry=registry
-        )
-        self._certificates = prometheus.Counter(
-            "nstance_certificates_issued", "Certificates issued.", registry=registry
-        )
-        self._expiry = prometheus.Gauge(
+        self.created = per_group("nstance_create_seconds", "Of a create call to the provider.", _CALL)
+        self.registered = per_group("nstance_register_seconds", "From create to registered agent.", _BOOT)
+        self.drained = per_group("nstance_drain_seconds", "From the start of a drain to its end.", _DRAIN)
+        self._leader = gauge("nstance_leader", "1 if this server is the leader of its shard.")
+        self._epoch = gauge("nstance_leader_epoch", "Newest epoch this server led in.")
+        self._storage = counter("nstance_storage_requests", "Calls to object storage.", "op", "code")
+        self._provider = counter("nstance_provider_requests", "Calls to the provider.", "op", "code")
+        self.certificate_issued = counter("nstance_certificates_issued", "Certificates issued.").inc
+        self._expiry = gauge(
             "nstance_certificate_expiry_timestamp_seconds",
             "When it expires: this server's certificate, and the newest CA.",
-            ["kind"],
-            registry=registry,
+            "kind",
         )
-        self._agents = prometheus.Gauge("nstance_agents_connected", "Agents with a live session.", registry=registry)
-        self._lag = prometheus.Gauge(
-            "nstance_event_loop_lag_seconds", "Worst delay of the event loop in the last minute.", registry=registry
+        self.agents_connected = gauge("nstance_agents_connected", "Agents with a live session.").set
+        self.loop_lag = gauge("nstance_event_loop_lag_seconds", "Worst delay of the event loop in the last minute.").set
+        self._unknown = gauge("nstance_unknown_vms", "VMs with this shard's tags and without a record.")
+        self._held = gauge("nstance_held_groups", "Groups that the API set and groups.jsonc does not have.")
+        self._exhausted = gauge(
+            "nstance_exhausted_offers", "Offers, markets, types, subnets and quotas that are known to have no capacity."
         )
-        self._unknown = prometheus.Gauge(
-            "nstance_unknown_vms", "VMs with this shard's tags and without a record.", registry=registry
+        self.loop_failed = counter(
+            "nstance_event_loop_errors", "Errors of callbacks and tasks that nothing awaits."
+        ).inc
+        self._config_refused = gauge(
+            "nstance_config_refused", "1 if a newer configuration was refused and the old one stays active."
         )
-        self._held = prometheus.Gauge(
-            "nstance_held_groups", "Groups that the API set and groups.jsonc does not have.", registry=registry
+        self._config_unreadable = gauge(
+            "nstance_config_unreadable", "1 if the configuration could not be read the last time."
         )
-        self._exhausted = prometheus.Gauge(
-            "nstance_exhausted_offers",
-            "Offers, markets, types, subnets and quotas that are known to have no capacity.",
-            registry=registry,
-        )
-        self._loop_errors = prometheus.Counter(
-            "nstance_event_loop_errors", "Errors of callbacks and tasks that nothing awaits.", registry=registry
-        )
-        self._config_refused = prometheus.Gauge(
-            "nstance_config_refused",
-            "1 if a newer configuration was refused and the old one stays active.",
-            registry=registry,
-        )
-        self._config_unreadable = prometheus.Gauge(
-            "nstance_config_unreadable", "1 if the configuration could not be read the last time.", registry=registry
-        )
-        self._standbys = prometheus.Gauge(
-            "nstance_standbys", "Standbys that answered this leader within the last five seconds.", registry=registry
-        )
-        self._file_sets = prometheus.Counter(
-            "nstance_file_sets", "Attempts to make a file set for an instance.", ["result"], registry=registry
-        )
+        self._standbys = gauge("nstance_standbys", "Standbys that answered this leader within the last five seconds.")
+        self._file_sets = counter("nstance_file_sets", "Attempts to make a file set for an instance.", "result")
         for result in ("made", "failed"):
             self._file_sets.labels(result)
-        self._decisions = prometheus.Counter("nstance_decisions", "Decisions taken.", ["reason"], registry=registry)
+        self._decisions = counter("nstance_decisions", "Decisions taken.", "reason")
 
     def render(self) -> bytes:
         """The body of `/metrics`, of type CONTENT_TYPE."""
@@ -180,18 +166,6 @@ class Metrics:
     def file_set_made(self, succeeded: bool) -> None:
         self._file_sets.labels("made" if succeeded else "failed").inc()
 
-    def replaced(self, group: GroupKey, seconds: float) -> None:
-        self._observe(self._replacement, group, seconds)
-
-    def created(self, group: GroupKey, seconds: float) -> None:
-        self._observe(self._create, group, seconds)
-
-    def registered(self, group: GroupKey, seconds: float) -> None:
-        self._observe(self._register, group, seconds)
-
-    def drained(self, group: GroupKey, seconds: float) -> None:
-        self._observe(self._drain, group, seconds)
-
     def leads(self, epoch: int) -> None:
         self._leader.set(1)
         self._epoch.set(epoch)
@@ -205,22 +179,10 @@ class Metrics:
     def provider_request(self, op: str, code: str) -> None:
         self._provider.labels(_among(op, PROVIDER_OPS), _among(code, PROVIDER_CODES)).inc()
 
-    def certificate_issued(self) -> None:
-        self._certificates.inc()
-
     def certificates_expire(self, *, server: float, ca: float) -> None:
         """In seconds since 1970."""
         self._expiry.labels("server").set(server)
         self._expiry.labels("ca").set(ca)
-
-    def agents_connected(self, count: int) -> None:
-        self._agents.set(count)
-
-    def loop_lag(self, seconds: float) -> None:
-        self._lag.set(seconds)
-
-    def loop_failed(self) -> None:
-        self._loop_errors.inc()
 
     def decided(self, reason: ReasonCode) -> None:
         self._decisions.labels(reason.value).inc()

@@ -25,10 +25,6 @@ class Connection:
         self.since = self.last_seen = now
         self.closed = Flag()
 
-    def silent_for(self, now: float) -> float:
-        """Seconds since the last byte from the peer; `now` is the clock's monotonic time."""
-        return max(0.0, now - self.last_seen)
-
     def certificate(self) -> bytes | None:
         """The peer's certificate in DER, verified by TLS."""
         session = self._transport.get_extra_info("ssl_object")

@@ -13,10 +13,10 @@ from chaos import journal
 from chaos.children import Child, Life
 from chaos.world import DEAD_AFTER, SHARD, Harm, World
 
-from nstance.config import storage_keys
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId, ProviderId
 from nstance.model.instance import Cause, Change, Instance, Put, Remove, State
 from nstance.objects import slots
+from support.journals import slot_body, slot_key
 
 NOW = time.time()
 A, B, C = (InstanceId(f"cha-01jw51srryegh9snf9cmeh3k4{letter}") for letter in "qrs")
@@ -46,9 +46,9 @@ class Shard:
         self._number += 1
         number = number or self._number
         entries = [slots.encode_entry(slots.Entry(id=f"e{self._number}", changes=changes))] if changes else []
-        path = self.world.bucket / storage_keys.journal(SHARD, number)
+        path = self.world.bucket / slot_key(SHARD, number)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(slots.encode_slot(number=number, epoch=epoch, op=f"op{self._number}", at=at, entries=entries))
+        path.write_bytes(slot_body(number=number, epoch=epoch, op=f"op{self._number}", at=at, entries=entries))
 
     def vm(self, id: InstanceId, *, at: float = NOW + 1, maker: str = "a.1") -> None:
         home = self.world.vms.root / id
@@ -193,7 +193,7 @@ def deleted_before_its_tombstone(shard: Shard) -> None:
 def flipped(shard: Shard) -> None:
     shard.slot()
     shard.slot(Put(made(A)))
-    path = shard.world.bucket / storage_keys.journal(SHARD, 2)
+    path = shard.world.bucket / slot_key(SHARD, 2)
     path.write_bytes(path.read_bytes().replace(b"group-0", b"group-1"))
 
 

@@ -18,10 +18,10 @@ OPERATOR = OperatorId("opr-01jw51srryegh9snf9cmeh3k4q")
     ("key", "expected"),
     [
         (storage_keys.config(S), "shard/s-1/config.jsonc"),
-        (storage_keys.groups(S, prefix="x"), "x/shard/s-1/groups.jsonc"),
-        (storage_keys.lease(S, prefix="x/y/"), "x/y/shard/s-1/leader.json"),
-        (storage_keys.journal(S, 7), "shard/s-1/journal/00000000000000000007.json"),
-        (storage_keys.snapshot(S, 10**20 - 1), "shard/s-1/snapshot/99999999999999999999.json"),
+        (storage_keys.groups(S), "shard/s-1/groups.jsonc"),
+        (storage_keys.lease(S), "shard/s-1/leader.json"),
+        (storage_keys.journal_prefix(S), "shard/s-1/journal/"),
+        (storage_keys.snapshot_prefix(S), "shard/s-1/snapshot/"),
         (
             storage_keys.certlog(S, tenant=T, at=EPOCH + datetime.timedelta(seconds=1.5), instance=INSTANCE),
             f"shard/s-1/certlog/acme.19700101T000001500000Z.{INSTANCE}.json",
@@ -42,10 +42,8 @@ def test_keys(key: str, expected: str) -> None:
     "make",
     [
         lambda: storage_keys.config(ShardId("../x")),
-        lambda: storage_keys.config(S, prefix="/abs"),
-        lambda: storage_keys.config(S, prefix="a/../b"),
-        lambda: storage_keys.journal(S, -1),
-        lambda: storage_keys.journal(S, 10**20),
+        lambda: storage_keys.ca_sealed(prefix="/abs"),
+        lambda: storage_keys.ca_sealed(prefix="a/../b"),
         lambda: storage_keys.secret("a/b"),
         lambda: storage_keys.secret(".."),
         lambda: storage_keys.secret(""),

@@ -16,6 +16,7 @@ from nstance.model.instance import Instance, Put, State
 from nstance.objects import lease, slots
 from nstance.objects.memory import MemoryStore
 from nstance.providers import processes
+from support.journals import slot_body, slot_key
 
 SHARD = ShardId("dev")
 CONFIG = {
@@ -57,8 +58,8 @@ async def test_the_dead_of_an_old_bucket_do_not_run_and_its_leader_does_not_lead
         for letter in "ab"
     ]
     entry = slots.encode_entry(slots.Entry(id="1-1", changes=tuple(map(Put, dead))))
-    slot = slots.encode_slot(number=1, epoch=3, op="0", at=1.0, entries=[entry])
-    store.tamper(storage_keys.journal(SHARD, 1), slot)
+    slot = slot_body(number=1, epoch=3, op="0", at=1.0, entries=[entry])
+    store.tamper(slot_key(SHARD, 1), slot)
     observer = ShardObserver(store, SHARD, instances=tmp_path, screen=Screen(out, clock, timed=False), clock=clock)
     assert await observer.load() == 2
     await observer.poll()
@@ -90,7 +91,7 @@ async def test_a_shard_is_healthy_when_its_agents_are_connected_and_have_their_f
         for letter in "ab"
     ]
     entry = slots.encode_entry(slots.Entry(id="1-1", changes=tuple(map(Put, members))))
-    store.tamper(storage_keys.journal(SHARD, 1), slots.encode_slot(number=1, epoch=1, op="0", at=1.0, entries=[entry]))
+    store.tamper(slot_key(SHARD, 1), slot_body(number=1, epoch=1, op="0", at=1.0, entries=[entry]))
     observer = ShardObserver(store, SHARD, instances=tmp_path, screen=Screen(io.StringIO(), clock), clock=clock)
     await observer.load()
     store.tamper(storage_keys.lease(SHARD), held(1))

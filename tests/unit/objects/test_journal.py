@@ -18,6 +18,7 @@ from nstance.objects.errors import PermissionDeniedError, UnavailableError, Unkn
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
 from nstance.server.leader import history
+from support.journals import snapshot_body
 
 
 def instance(name: str) -> Instance:
@@ -430,7 +431,7 @@ def test_a_snapshot_in_pieces_is_the_canonical_json_of_all_of_it() -> None:
         found = slots.Snapshot(
             number=7, epoch=3, at=1.5, instances={each.id: each for each in (instance(f"i{n}") for n in range(count))}
         )
-        body = slots.encode_snapshot(found, op="o")
+        body = snapshot_body(found, op="o")
         assert body == codec.canonical(json.loads(body))
         assert slots.decode_snapshot(7, body) == found
         assert slots.claimed_time(7, body) == 1.5

@@ -14,6 +14,7 @@ from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.search import exhaustive
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
+from support.journals import slot_body
 
 SETUP = Setup(operator=False, desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=2, drain=0.0)}))
 OURS = Scope(cluster=CLUSTER, shard=SHARD)
@@ -42,7 +43,7 @@ def write(w: World, *entries: slots.Entry, number: int | None = None, epoch: int
         port = w.servers[0].door or w.servers[1].door
         assert port is not None
         a.decided(entry, port)
-    body = slots.encode_slot(
+    body = slot_body(
         number=number,
         epoch=a.epoch if epoch is None else epoch,
         op="x",
