@@ -5,6 +5,8 @@ this pytest: they rewrite a name that it no longer reads.)
 And that no generated example has to be quick or small: how long it takes, how often one is thrown away and how large one
 becomes say something about the machine and about luck, nothing about us."""
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -13,6 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 LUCK = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 settings.register_profile("untimed", deadline=None, suppress_health_check=LUCK)
 settings.load_profile("untimed")
+
+# A shell starts background jobs with SIGINT ignored. Programs that tests start and interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Scheduling(LoadScopeScheduling):

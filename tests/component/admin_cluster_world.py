@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import pathlib
-import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -140,8 +139,6 @@ async def started(*words: str, **environment: str) -> AsyncIterator[asyncio.subp
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # A shell starts background jobs with SIGINT ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
