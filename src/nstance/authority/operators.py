@@ -134,7 +134,7 @@ class Operators:
                 if stored is not None:
                     found.append(self._load(stored.body, key))
             except (errors.UnreadableError, errors.WrongClusterError, storage.ObjectTooLargeError) as problem:
-                log.error("failed to read operator registration", extra={"key": key, "error": str(problem)})
+                log.error("failed to read operator registration: %s", problem, extra={"key": key})
                 unreadable.append(key)
         return found, unreadable
 
