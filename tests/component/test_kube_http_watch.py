@@ -172,10 +172,10 @@ async def test_a_watch_torn_in_the_middle_of_an_event(tear: bool) -> None:
     assert got == [Change.BOOKMARK, Change.ADDED]
 
 
-async def test_a_silent_watch_is_given_up() -> None:
+async def test_a_silent_watch_ends_without_a_failure() -> None:
+    """The stream may be dead. Or nothing happened since the API server was restarted: then it sends no bookmarks."""
     async with serving(stream(then_hang=True)) as url, client(url, silence_seconds=0.2) as kube:
-        with pytest.raises(errors.UnavailableError, match="no event and no bookmark"):
-            await watched(kube)
+        assert await watched(kube) == [OPENED]
 
 
 async def test_bookmarks_keep_a_watch_alive() -> None:

@@ -50,6 +50,30 @@ async def test_a_node_goes_when_its_shard_confirms_the_end_of_its_vm(tmp_path: P
             await cluster.kube.delete(kinds.NODE, str(metadata["name"]))
 
 
+async def test_a_node_goes_whose_vm_ended_before_the_operator_saw_it(tmp_path: Path, kubernetes: str) -> None:
+    """Nobody annotated it. What has the name of an instance that no shard ever had is somebody else's."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 2}}, start=False, drain_timeout="0") as cluster:
+        cluster.is_cloud_deleting_nodes = False
+
+        async def registered() -> bool:
+            return len(await cluster.nodes()) == 2
+
+        await cluster.until(registered)
+        other = await cluster.shards["zone-a"].operator()
+        await other.call("UpsertGroup", key="web", config={"size": 1})
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+        foreign = "web-01hf7yj6caesvswbgbvdrt65z9"
+        labels = {"nstance.dev/instance-id": foreign, "test": cluster.namespace}
+        body = {"metadata": {"name": f"{cluster.namespace}-foreign", "labels": labels}}
+        await cluster.kube.create(kinds.NODE, body)
+        await cluster.start()
+
+        async def is_left() -> bool:
+            return sorted(await cluster.nodes()) == sorted([foreign, *map(str, cluster.running("zone-a", "web"))])
+
+        await cluster.until(is_left)
+
+
 async def test_nodes_stay_where_the_option_says_so(tmp_path: Path, kubernetes: str) -> None:
     groups = {"zone-a": {"web": 1}}
     async with operating(tmp_path, kubernetes, groups, drain_timeout="0", start=False) as cluster:

@@ -3,8 +3,10 @@
 Only a rejected credential is retried here, because only the caller knows whether a request may be repeated. A request that
 changes something and gets no answer raises `UnknownOutcomeError`; `UnavailableError` means that the connection was never
 made, the server rejected the request, or it was a read. The traps: a DELETE without a name deletes all objects; a line of
-a watch may be as long as the largest object; a silent stream may be dead, so bookmarks are requested and awaited. (aiohttp
-repeats a PUT or DELETE if the connection breaks before the answer, which is safe: the version or the name no longer match.)
+a watch may be as long as the largest object; and a silent stream may be dead, so it ends after a while. It may also be
+healthy: an API server that has restarted sends no bookmarks of a kind until something of it changes, so silence is no
+failure. (aiohttp repeats a PUT or DELETE if the connection breaks before the answer, which is safe: the version or the name
+no longer match.)
 """
 
 import asyncio
@@ -31,7 +33,7 @@ from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Token
 CONNECT_SECONDS = 10.0  # waiting for a free connection, TCP and TLS
 CALL_SECONDS = 30.0
 LIST_SECONDS = 120.0  # for all pages together
-SILENCE_SECONDS = 100.0  # bookmarks arrive about once a minute
+SILENCE_SECONDS = 100.0  # bookmarks usually arrive once a minute
 PAGE_SIZE = 500
 MAX_CONNECTIONS = 100  # each watch holds one
 MAX_LINE_BYTES = 16 * 1024 * 1024  # an object has at most 1.5 MB, a little more as JSON
@@ -147,9 +149,7 @@ class HttpKube:
                 async with asyncio.timeout(silence):
                     chunk = await response.content.readany()
             except TimeoutError:
-                if silence == remaining:
-                    return
-                raise errors.UnavailableError(f"{call}: no event and no bookmark for {silence:g} s") from None
+                return  # the end, or silence: continued over another connection
             except (aiohttp.ClientError, OSError) as problem:
                 raise errors.UnavailableError(f"{call}: the stream broke: {_describe(problem)}") from problem
             if not chunk:

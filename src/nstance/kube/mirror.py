@@ -2,8 +2,9 @@
 
 It lists, then watches from the version of the list. A broken watch continues from the last version seen, bookmarks
 included. If that version has expired, it lists again and reports missing objects as deleted. The traps: an object that was
-deleted and created again is reported as a deletion and an addition; and while there is a `stale_reason`, an object that is
-missing here may exist.
+deleted and created again is reported as a deletion and an addition; while there is a `stale_reason`, an object that is
+missing here may exist; and a watch from a version that an API server has lost (a backup of its storage was restored) is
+silent for ever, so it lists again after a watch without any event or bookmark.
 """
 
 import asyncio
@@ -131,7 +132,7 @@ class Mirror:
         """Watches until the stream ends. Returns whether it worked: with an event, or for a while."""
         assert self._version is not None
         self._watching_since = started = self._clock.monotonic()
-        is_alive, of = False, self._selection
+        is_alive, before, of = False, self._version, self._selection
         stream = self._kube.watch(
             of.kind,
             version=self._version,
@@ -149,7 +150,10 @@ class Mirror:
                 self._stale_reason = ""
                 if is_alive:
                     self._failures = 0
-        return is_alive or self._clock.monotonic() - started >= MIN_WATCH_SECONDS
+        lasted = self._clock.monotonic() - started
+        if self._version == before and lasted >= ESTABLISHED_SECONDS:
+            self._version = None
+        return is_alive or lasted >= MIN_WATCH_SECONDS
 
     def _failed(self, problem: errors.KubeError) -> int:
         since = self._watching_since

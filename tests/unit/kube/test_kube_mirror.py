@@ -165,6 +165,22 @@ async def test_an_object_that_is_created_again_is_a_deletion_and_an_addition(clo
 
 
 @virtually
+async def test_after_a_watch_that_said_nothing_it_lists_again(clock: Machine) -> None:
+    """The storage behind the API server was restored: nothing that happens there is newer than the version watched from."""
+    scene = Scene(clock)
+    scene.server.lists = [Listing([thing("a", 90), thing("b", 91)], "95"), Listing([thing("a", 40)], "50")]
+    opened: Step = (Change.BOOKMARK, {"metadata": {"resourceVersion": "95"}})  # the client itself says so
+    scene.server.watches = [[opened]]
+    async with scene.running():
+        await clock.sleep(100)
+        assert set(scene.mirror.objects) == {("here", "a"), ("here", "b")}
+        scene.server.live.put_nowait(End())
+        await clock.sleep(1)
+        assert set(scene.mirror.objects) == {("here", "a")}
+        assert [version for what, version, _ in scene.server.asked if what == "watch"] == ["95", "50"]
+
+
+@virtually
 async def test_a_repeated_event_is_reported_once(clock: Machine) -> None:
     scene = Scene(clock)
     scene.server.lists = [Listing([thing("a", 1)], "1")]

@@ -181,6 +181,7 @@ class Drains(Controller):
                 if problem not in reported:
                     reported.add(problem)
                     self._events.note(node, "EvictionRefused", problem, warning=True)
+                    log.info("failed to evict pod, retrying", extra={"node": name, "reason": problem})
             await self._clock.sleep(POLL.delay(attempt))
 
     async def _evict(self, pod: Object) -> str:

@@ -1,14 +1,17 @@
 """Deletes the Nodes of VMs that are gone, where neither Cluster API nor a cloud's own software does it.
 
 Otherwise they stay, cordoned and not ready, until a person notices. A Node is annotated with its instance while that one
-exists; only an annotated Node is ever deleted, and only when its shard confirms the end of the VM. The trap: a Node of
-another tenant looks like one without an instance, so its name, label or provider ID alone proves nothing.
+exists; only an annotated Node is ever deleted, and only when its shard confirms the end of the VM. The traps: a Node of
+another tenant looks like one without an instance, so its name, label or provider ID alone proves nothing. And an instance
+may end before its Node was annotated: then its shard still knows it for a while, and says so when it is asked.
 """
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
+from nstance.model import ids
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.context import Controller, ControllerContext
+from nstance.operator.controllers.drains import DRAINING_ANNOTATION
 from nstance.operator.controllers.machine_objects import ENDED
 from nstance.operator.controllers.nodes import INSTANCE_LABEL, Nodes, is_node_of, lookup_keys
 from nstance.operator.shards.ports import Shard, ShardRefusedError
@@ -95,10 +98,30 @@ class GoneNodes(Controller):
             shard = self._shards.get(shard_name)
             event = shard.instances.get(instance) if shard is not None else None
             if event is not None and is_node_of(node, instance, event.provider_id):
-                value = f"{self._context.settings.name}/{shard_name}/{instance}"
-                change = {"metadata": {"annotations": {INSTANCE_ANNOTATION: value}}}
-                await self._workload.patch(kinds.NODE, resources.name(node), change)
+                await self._write_annotation(node, shard_name, instance)
                 return
+        if not resources.is_ready(node) or DRAINING_ANNOTATION in resources.annotations(node):
+            await self._annotate_ended(node)
+
+    async def _annotate_ended(self, node: Object) -> None:
+        """Asks the shards for an instance that they no longer list. Of another tenant's they know nothing."""
+        annotations, labels = resources.annotations(node), resources.labels(node)
+        named = (annotations.get(DRAINING_ANNOTATION, ""), labels.get(INSTANCE_LABEL, ""), resources.name(node))
+        for instance in filter(ids.is_instance_id, dict.fromkeys(named)):
+            for shard in filter(None, map(self._shards.get, self._shards.names())):
+                if not shard.synced:
+                    continue  # when it is, all nodes are looked at again
+                try:
+                    await shard.get_instance(instance)
+                except ShardRefusedError:
+                    continue
+                await self._write_annotation(node, shard.name, instance)
+                return
+
+    async def _write_annotation(self, node: Object, shard: str, instance: str) -> None:
+        value = f"{self._context.settings.name}/{shard}/{instance}"
+        change = {"metadata": {"annotations": {INSTANCE_ANNOTATION: value}}}
+        await self._workload.patch(kinds.NODE, resources.name(node), change)
 
     async def _delete_node(self, node: Object, shard: Shard, instance: str) -> float | None:
         try:
@@ -115,6 +138,13 @@ class GoneNodes(Controller):
         return None
 
 
-def _facts(node: Object) -> tuple[str, ...]:
-    noted = resources.annotations(node).get(INSTANCE_ANNOTATION, "")
-    return resources.uid(node), resources.labels(node).get(INSTANCE_LABEL, ""), resources.provider_id(node), noted
+def _facts(node: Object) -> tuple[object, ...]:
+    annotations = resources.annotations(node)
+    return (
+        resources.uid(node),
+        resources.labels(node).get(INSTANCE_LABEL, ""),
+        resources.provider_id(node),
+        annotations.get(INSTANCE_ANNOTATION, ""),
+        annotations.get(DRAINING_ANNOTATION, ""),
+        resources.is_ready(node),
+    )

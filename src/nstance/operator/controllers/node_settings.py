@@ -100,7 +100,7 @@ def node_patch(node: Object, settings: Object, labels: Mapping[str, str] | None 
         noted_as = json.dumps(noted, sort_keys=True) if noted else None
         metadata["annotations"] = {**metadata.get("annotations", {}), APPLIED_ANNOTATION: noted_as}
     patch: Object = {"metadata": metadata} if metadata else {}
-    if not _is_ready(node):
+    if not resources.is_ready(node):
         taints += settings.get("startupTaints") or ()
     before = list(resources.spec(node).get("taints") or ())
     after = _merge_taints(before, taints, removed=set(applied.get("taints", ())))
@@ -130,10 +130,6 @@ def _applied(node: Object) -> dict[str, list[str]]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _is_ready(node: Object) -> bool:
-    return resources.condition(node, "Ready").get("status") == "True"
 
 
 async def apply(kube: Kube, node: Object, settings: Object, labels: Mapping[str, str] | None = None) -> None:

@@ -49,6 +49,10 @@ def condition(item: Object, type: str) -> Object:
     return next((each for each in status(item).get("conditions") or () if each["type"] == type), {})
 
 
+def is_ready(item: Object) -> bool:
+    return bool(condition(item, "Ready").get("status") == "True")
+
+
 def provider_id(item: Object) -> str:
     found = spec(item).get("providerID")
     return found if isinstance(found, str) else ""
