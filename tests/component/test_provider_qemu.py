@@ -15,12 +15,14 @@ import pytest
 
 from contracts import provider_worlds as worlds
 from contracts.provider_worlds import QemuWorld, marked, request, scope, tick_until
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
 from nstance.providers import errors, machine_size, port, registry
 from nstance.providers.port import Status
 from nstance.providers.qemu import acceleration, machine, qmp, save_state, saved_state
 from nstance.providers.qemu import provider as qemu
 from nstance.providers.qemu.acceleration import Acceleration
+from nstance.providers.qemu.settings import BINARY, QemuSettings
 from support.hand_clock import HandClock
 
 HERE = scope()
@@ -179,7 +181,7 @@ async def test_a_saved_state_is_continued(world: QemuWorld) -> None:
         image=images / "guest.raw",
         boot=machine.Boot(),
         size=machine_size.parse("cpu:1,memory:16"),
-        binary=qemu.BINARY,
+        binary=BINARY,
         acceleration=Acceleration.TCG,
     )
     await asyncio.to_thread(save_state.save, source, images / "state", until="up", timeout=60.0)
@@ -250,6 +252,7 @@ from pathlib import Path
 from nstance.clock import SystemClock, SystemRng
 from nstance.providers import port
 from nstance.providers.qemu import provider
+from nstance.providers.qemu.settings import QemuSettings
 
 root, calls, left = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 
@@ -261,7 +264,7 @@ def crash(frame, event, argument):
             os._exit(9)
 
 async def main():
-    settings = provider.QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
+    settings = QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
     door = provider.QemuProvider(port.Scope(cluster="one", shard="a"), SystemClock(), SystemRng(), settings)
     threading.setprofile(crash)
     async def call(kind, id):
@@ -280,6 +283,40 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def test_the_check_before_a_start_finds_everything_with_its_path(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "text.qcow2").write_text("no image")
+    settings = QemuSettings(dir=tmp_path / "instances", images=images, bridge="br-none", memory_mib=1000)
+    door = qemu.QemuProvider(HERE, SystemClock(), SystemRng(), settings)
+
+    def launch(name: str, type: str = "cpu:1,memory:16", **args: object) -> port.PlannedLaunch:
+        return port.PlannedLaunch(template=name, instance_types=[type], markets=(), subnets=(), args=args)
+
+    launches = [
+        launch("good", Image=str(images / "blank.raw")),
+        launch("missing", Image="none.qcow2"),
+        launch("kernel", Kernel="/none"),
+        launch("state", State="none"),
+        launch("large", "cpu:1,memory:2000"),
+        launch("broken", Image="text.qcow2", Initrd="/none"),
+    ]
+    (images / "blank.raw").write_bytes(b"\0" * 1024)
+    plan = port.CloudPlan(launches=launches, subnet_pools={"main": ["br-other"]})
+    faults = {".".join(map(str, fault.path)): fault.text for fault in await door.preflight(plan)}
+    await door.close()
+    assert {path: text.split(",")[0] for path, text in faults.items()} == {
+        "shard.subnet_pools.main.0": "this host has no bridge br-other",
+        "shard.infra.options.bridge": "this host has no bridge br-none",
+        "templates.missing.args.Image": "expected a file in argument Image",
+        "templates.kernel.args.Kernel": "expected a file in argument Kernel",
+        "templates.state.args.State": f"expected a saved machine state in {images / 'none'}",
+        "templates.large.instance_type": "expected at most 1000 MiB for all VMs",
+        "templates.broken.args.Initrd": "expected a file in argument Initrd",
+    }
+    assert list((tmp_path / "instances").glob("vm*")) == []
 
 
 @pytest.mark.timeout(600)

@@ -28,6 +28,7 @@ from nstance.providers.proxmox import provider as proxmox
 from nstance.providers.proxmox.settings import ProxmoxSettings
 from nstance.providers.qemu import disks
 from nstance.providers.qemu import provider as qemu
+from nstance.providers.qemu.settings import BINARY, QemuSettings
 from support import proxmox_stand_in
 from support.hand_clock import HandClock
 
@@ -299,7 +300,7 @@ class SmallVms(qemu.QemuProvider):
 
 
 def small_vms(of: port.Scope, root: Path, **settings: object) -> SmallVms:
-    made = qemu.QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
+    made = QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
     return SmallVms(of, HandClock(), SystemRng(), replace(made, **settings))  # type: ignore[arg-type]
 
 
@@ -311,7 +312,7 @@ def make_guest(folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def qemu_world(**settings: object) -> AsyncIterator[QemuWorld]:
-    for program in (qemu.BINARY, disks.QEMU_IMG):
+    for program in (BINARY, disks.QEMU_IMG):
         if shutil.which(program) is None:
             pytest.skip(f"needs the program {program}: install QEMU")
     with _folder() as folder:

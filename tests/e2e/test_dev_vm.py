@@ -22,6 +22,7 @@ from nstance.model.ids import InstanceId
 from nstance.providers import port
 from nstance.providers.qemu import machine
 from nstance.providers.qemu import provider as qemu
+from nstance.providers.qemu.settings import QemuSettings
 from support.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -49,7 +50,7 @@ echo "time: $(date +%s)"
 
 async def test_vms_of_one_saved_state_share_nothing(images: str, tmp_path: Path) -> None:
     """Both continue the same memory: what must differ differs, and the clock is right."""
-    settings = qemu.QemuSettings(dir=tmp_path / "instances", images=Path(images))
+    settings = QemuSettings(dir=tmp_path / "instances", images=Path(images))
     door = qemu.open_qemu(scope(), SystemClock(), SystemRng(), settings)
     asked = [request(args={"State": "state"}, instance_type="", userdata=USERDATA) for _ in range(2)]
     try:

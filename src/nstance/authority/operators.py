@@ -131,8 +131,7 @@ class Operators:
                     found.append(self._load(stored.body, key))
             except (errors.UnreadableError, errors.WrongClusterError, storage.ObjectTooLargeError) as problem:
                 log.error("failed to read operator registration: %s", problem, extra={"key": key})
-                unreadable.append(key)
-        return found, unreadable
+        return found
 
     def _new(self, identity: names.Operator, public_key: bytes, life: float, *, jti: str) -> Registration:
         now = math.floor(self._clock.wall())

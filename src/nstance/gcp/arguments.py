@@ -4,6 +4,7 @@ Names are the fields of an instance, spelled LikeThis. A few short ones stand fo
 before any instance is created, each with its path and, where a name is misspelled, the names it could be.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ SHORT: Mapping[str, Any] = {
     "metadata": {"*": "string"},  # instead of a list of keys and values
 }
 FIELDS: Mapping[str, Any] = {**INSTANCE, **SHORT}
+_LONG = ("int64", "uint64")  # which Google writes as text
+_LABEL_NAME, _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[\w-]{0,63}")
 _SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "string": ("a string", (str,)),
     "integer": ("a whole number", (int,)),
@@ -51,6 +54,8 @@ def find_faults(args: Mapping[str, object]) -> Iterator[Fault]:
 def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Path) -> Iterator[Fault]:
     for name, value in given.items():
         if "*" in fields:
+            if path[-1] in ("Labels", "labels") and isinstance(value, str) and not _is_label(name, value):
+                yield Fault((*path, name), f"expected lower-case letters, digits, _ and - in a label, found {value!r}")
             yield from _value(value, fields["*"], (*path, name))
         elif _camel(name) not in fields:
             owner = f"{'.'.join(map(str, path))} of an instance" if path else "an instance"
@@ -75,8 +80,14 @@ def _value(value: object, kind: Any, path: Path) -> Iterator[Fault]:
             yield Fault(path, f"expected a list, found {_shown(value)}")
     else:
         expected, types = _SCALARS[kind]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        is_of_type = isinstance(value, types) and (bool in types or not isinstance(value, bool))
+        if not is_of_type or (kind in _LONG and isinstance(value, str) and not value.isdecimal()):
             yield Fault(path, f"expected {expected}, found {_shown(value)}")
+
+
+def _is_label(name: str, value: str) -> bool:
+    is_value = "{{" in value or (_LABEL.fullmatch(value) is not None and value == value.lower())
+    return is_value and _LABEL_NAME.fullmatch(name) is not None
 
 
 def resource(args: Mapping[str, object], fields: Mapping[str, Any] = FIELDS) -> dict[str, Any]:
@@ -93,7 +104,7 @@ def _converted(value: object, kind: Any) -> object:
         return dict(value) if "*" in kind else resource(value, kind)
     if isinstance(kind, list) and isinstance(value, list | tuple):
         return [_converted(entry, kind[0]) for entry in value]
-    return str(value) if kind in ("int64", "uint64") else value
+    return str(value) if kind in _LONG else value
 
 
 def _camel(name: str) -> str:

@@ -184,11 +184,10 @@ class GoogleClient:
         return await self._send(call, {**headers, "authorization": f"Bearer {other.text}"})
 
     async def _send(self, call: Call, headers: Mapping[str, str]) -> Reply:
-        url = yarl.URL(self.url(call.service) + call.path, encoded=True)
-        if call.query:
-            url = url.with_query(dict(call.query))
+        place = self.url(call.service)
         data = None if call.body is None else io.BytesIO(call.body)
         try:
+            url = yarl.URL(place + call.path, encoded=True).with_query(dict(call.query))
             async with (
                 asyncio.timeout(call.seconds),
                 self._open().request(
@@ -213,8 +212,8 @@ class GoogleClient:
             aiohttp.ClientHttpProxyError,
         ) as problem:
             raise NotSentError(f"{call}: cannot connect: {problem}") from problem
-        except (aiohttp.InvalidURL, ValueError) as problem:
-            raise NotSentError(f"{call}: {problem}") from problem
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as problem:
+            raise NotSentError(f"{call}: check the endpoint {place!r}: {problem}") from problem
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             raise NoAnswerError(f"{call}: {str(problem) or f'no answer within {call.seconds:g} s'}") from problem
         if not success:

@@ -162,7 +162,8 @@ class Chain:
         if source.get("file"):
             text = _read(str(source["file"])).strip()
         elif source.get("url"):
-            headers = {str(name): str(value) for name, value in (source.get("headers") or {}).items()}
+            given = source.get("headers")
+            headers = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
             text = (await self._request("GET", str(source["url"]), headers)).strip()
         else:
             raise CredentialsError(

@@ -129,16 +129,17 @@ def _tmux(options: Options, scope: port.Scope, cachedir: Path) -> port.Instances
 
 def _qemu(options: Options, scope: port.Scope, cachedir: Path, clock: clocks.Clock) -> port.Instances:
     from nstance.providers.qemu import acceleration, provider
+    from nstance.providers.qemu.settings import BINARY, QemuSettings
 
     chosen = options.text("accel") or "auto"
     if chosen not in ("auto", *acceleration.Acceleration):
         raise errors.PermanentError(
             f"option 'accel' of provider 'qemu': expected one of auto, kvm, tcg, found {chosen!r}"
         )
-    settings = provider.QemuSettings(
+    settings = QemuSettings(
         dir=options.path("dir") or cachedir / "instances",
         images=options.path("images"),
-        binary=options.text("binary") or provider.BINARY,
+        binary=options.text("binary") or BINARY,
         acceleration=acceleration.detect() if chosen == "auto" else acceleration.Acceleration(chosen),
         bridge=options.text("bridge") or "",
         memory_mib=options.count("memory_mib"),

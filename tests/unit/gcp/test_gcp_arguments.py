@@ -41,6 +41,9 @@ def test_the_table_is_that_of_googles_description() -> None:
         ({"Labels": {"any": 1}}, ("Labels", "any"), "expected a string"),
         ({"Status": "RUNNING"}, ("Status",), "expected a field"),
         ({"DiskSizeGb": True}, ("DiskSizeGb",), "expected a whole number"),
+        ({"DiskSizeGb": "big"}, ("DiskSizeGb",), "expected a whole number"),
+        ({"Labels": {"Team": "blue"}}, ("Labels", "Team"), "expected lower-case letters"),
+        ({"Labels": {"team": "Blue Team"}}, ("Labels", "team"), "expected lower-case letters"),
     ],
 )
 def test_faults_have_their_path(args: dict[str, Any], path: tuple[object, ...], says: str) -> None:
@@ -53,6 +56,8 @@ def test_what_google_accepts() -> None:
     args = {
         "SourceImage": "{{ .Image.debian }}",
         "Disks": [{"Boot": True, "InitializeParams": {"DiskSizeGb": 10, "Labels": {"a_b": "x"}}}],
+        "DiskSizeGb": "20",
+        "Labels": {"team": "{{ .Vars.team }}", "empty": ""},
         "Metadata": {"a-key": "value"},
         "CanIpForward": None,
         "ConfidentialInstanceConfig": {"enableConfidentialCompute": True},

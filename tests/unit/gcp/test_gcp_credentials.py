@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import urllib.parse
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from nstance.gcp.client import GoogleClient
 from nstance.gcp.credentials import Token, TokenSource
 from nstance.gcp.endpoints import COMPUTE, SECRETS, STORAGE, endpoint
-from nstance.gcp.errors import CredentialsError, GoogleError, parse_error
+from nstance.gcp.errors import CredentialsError, GoogleError, NotSentError, parse_error
 from nstance.objects import errors, gcs
 from nstance.objects.port import Key, sign_url
 from support.gcp.cloud import Cloud, google_cloud
@@ -104,11 +105,21 @@ async def test_a_federation_exchanges_a_token_and_takes_the_place_of_an_account(
         ({"type": "service_account", "private_key": "none"}, "the private key cannot be read"),
         ({"type": "external_account", "credential_source": {"executable": {}}}, "a file or a url"),
         ({"type": "external_account", "credential_source": {"file": "/nowhere"}}, "failed to read"),
+        (
+            {"type": "external_account", "credential_source": {"url": "http://127.0.0.1:1/", "headers": "odd"}},
+            "no answer from http://127.0.0.1:1/",
+        ),
     ],
 )
 async def test_bad_files_say_what_is_wrong(cloud: Cloud, tmp_path: Path, content: Any, says: str) -> None:
     with pytest.raises(CredentialsError, match=says):
         await called(cloud, GOOGLE_APPLICATION_CREDENTIALS=written(tmp_path, content))
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "ftp://x", "not a url"])
+async def test_a_malformed_endpoint_is_an_error_of_ours(cloud: Cloud, url: str) -> None:
+    with pytest.raises(NotSentError, match=re.escape(url)):
+        await called(cloud, **{COMPUTE.variable: url})
 
 
 async def test_without_any_credentials_the_error_says_where_they_were_looked_for(cloud: Cloud) -> None:

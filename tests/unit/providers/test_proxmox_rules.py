@@ -21,6 +21,7 @@ from nstance.providers.proxmox import (
 )
 from nstance.providers.proxmox.faults import PveError, TakenError
 from nstance.providers.proxmox.placement import Limits, Node, Promise
+from nstance.proxmox.network import IpConfig
 
 SIZE = machine_size.parse("cpu:2,memory:1000")
 
@@ -143,12 +144,18 @@ def test_the_network_keeps_its_mac(current: str, bridge: str, vlan: int | None, 
     ("args", "parameter", "message"),
     [
         ({}, "TemplateName", "exactly one of"),
-        ({"TemplateName": "a", "TemplateVMID": 5}, "TemplateName", "exactly one of"),
+        ({"TemplateName": "a", "TemplateVMID": 9000}, "TemplateName", "exactly one of"),
         ({"TemplateName": "a"}, "StoragePool", "expected argument StoragePool"),
         ({"TemplateNam": "a"}, "TemplateNam", "did you mean TemplateName?"),
-        ({"TemplateVMID": "9000"}, "TemplateVMID", "expected a whole number in argument TemplateVMID, found str"),
-        ({"TemplateVMID": True}, "TemplateVMID", "expected a whole number"),
+        ({"TemplateVMID": "9000"}, "TemplateVMID", "expected a VMID: a whole number from 100, found '9000'"),
+        ({"TemplateVMID": True}, "TemplateVMID", "expected a VMID"),
         ({"FullClone": 1}, "FullClone", "expected true or false"),
+        ({"Vlan": 4095}, "Vlan", "expected a whole number from 1 to 4094, found 4095"),
+        ({"StoragePool": []}, "StoragePool", "expected the name of a storage, or a list of them"),
+        ({"DiskDevice": "sda"}, "DiskDevice", "expected a disk such as scsi0, found 'sda'"),
+        ({"Bridge": "vmbr0,tag=7"}, "Bridge", "expected the name of a bridge"),
+        ({"Nameservers": ["dns.lan"]}, "Nameservers", "expected a list of addresses"),
+        ({"ExtraTags": ["two words"]}, "ExtraTags", "expected a list of tags"),
     ],
 )
 def test_bad_arguments(args: dict[str, object], parameter: str, message: str) -> None:
@@ -202,6 +209,10 @@ def test_promises_leave_out_what_needs_no_memory() -> None:
     assert len(inventory.promises([*vms, vm("t", "stopped", is_template=True)])) == 3
 
 
+def ip_config(**args: object) -> IpConfig:
+    return arguments.parse({"TemplateName": "debian", "StoragePool": "local-lvm", **args}).ip
+
+
 @pytest.mark.parametrize(
     ("text", "interface", "expected"),
     [
@@ -220,13 +231,15 @@ def test_promises_leave_out_what_needs_no_memory() -> None:
     ],
 )
 def test_the_network_of_a_guest(text: str, interface: str, expected: dict[str, object]) -> None:
-    made = json.loads(network.render(network.parse(text), interface))
+    made = json.loads(network.render(ip_config(IpConfig=text), interface))
     assert made["ethernets"]["net0"] == {"match": {"macaddress": "aa:bb:cc:00:00:01"}, **expected}
 
 
 def test_without_a_network_argument_the_guest_decides() -> None:
-    assert network.render(network.parse(""), "virtio=AA:BB:CC:00:00:01") == b""
-    named = json.loads(network.render(network.parse("", ["10.0.0.2"], "lan"), "virtio=AA:BB:CC:00:00:01"))
+    assert network.render(ip_config(), "virtio=AA:BB:CC:00:00:01") == b""
+    named = json.loads(
+        network.render(ip_config(Nameservers=["10.0.0.2"], SearchDomain="lan"), "virtio=AA:BB:CC:00:00:01")
+    )
     assert named["ethernets"]["net0"]["dhcp4"] is True
     assert named["ethernets"]["net0"]["nameservers"] == {"addresses": ["10.0.0.2"], "search": ["lan"]}
 
@@ -237,7 +250,7 @@ def test_without_a_network_argument_the_guest_decides() -> None:
 )
 def test_a_bad_network_is_refused(text: str) -> None:
     with pytest.raises(errors.PermanentError) as caught:
-        network.parse(text)
+        ip_config(IpConfig=text)
     assert caught.value.parameter == "IpConfig"
 
 

@@ -68,10 +68,6 @@ RULES: Mapping[str, Rules] = {
             *("memory_overcommit", "reserve_memory_mib", "token_id", "token_secret_name"),
         ),
         needs_subnets=False,
-        args=(
-            *("TemplateName", "TemplateVMID", "StoragePool", "FullClone", "DiskDevice", "Bridge", "Vlan", "Pool"),
-            *("CpuType", "ExtraTags", "IpConfig", "Nameservers", "SearchDomain"),
-        ),
         reserved=frozenset({"Name", "VMID", "Tags", "Description", "UserData"}),
         leader_network=None,
         instead="Proxmox cannot move an address between VMs: let keepalived do it, see docs/proxmox.md#leader-address",
@@ -103,6 +99,15 @@ def _is_offer_map(value: object) -> bool:
     return _is_count_map(value) and isinstance(value, dict) and all(name.count("/") >= 2 for name in value)
 
 
+def _matches(pattern: str) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def _is_vmids(value: object) -> bool:
+    first, _, last = value.partition("-") if isinstance(value, str) else ("", "", "")
+    return bool(re.fullmatch(r"\d{3,9}", first) and re.fullmatch(r"\d{3,9}", last)) and int(last) - int(first) >= 99
+
+
 def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
@@ -119,14 +124,10 @@ _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
                 "dev_k8s_dir",
                 "session",
                 "socket",
-                "endpoint",
-                "project_id",
-                "endpoint_url",
-                "api_url",
                 "profile",
                 "role_arn",
             ),
-            *("images", "binary", "bridge", "ca_file", "fingerprint", "iso_storage", "vmids", "pool"),
+            *("images", "binary", "bridge", "ca_file", "iso_storage", "pool"),
             *("token_id", "token_secret_name"),
         ),
         ("text in quotes", _is_text),
@@ -134,6 +135,13 @@ _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(
         ("call_seconds", "boot_seconds", "delete_seconds", "shutdown_seconds"), ("a number of seconds", _is_seconds)
     ),
+    **dict.fromkeys(
+        ("endpoint", "endpoint_url"), ("a URL such as https://host:port", _matches(r"https?://[^/\s@]+(/\S*)?"))
+    ),
+    "api_url": ("a URL such as https://HOST:8006", _matches(r"https?://[^/\s@]+(/api2/json)?/?")),
+    "project_id": ("the ID of a project", _matches(r"([a-z0-9.-]+:)?[a-z0-9][a-z0-9-]{2,61}[a-z0-9]")),
+    "fingerprint": ("the SHA-256 of a certificate in hexadecimal", _matches(r"[0-9a-fA-F]{2}(:?[0-9a-fA-F]{2}){31}")),
+    "vmids": ('a range of at least 100 such as "100000-199999"', _is_vmids),
     "accel": ("one of auto, kvm, tcg", lambda value: value in ("auto", "kvm", "tcg")),
     "nodes": ("a list of node names", _is_texts),
     "verify_tls": ("true or false", lambda value: isinstance(value, bool)),
@@ -167,6 +175,10 @@ def check_leader_network(provider: str, network: Mapping[str, object], path: Pat
     for name in needed:
         if not network.get(name):
             problems.add((*path, name), f"expected this key: the provider {provider} needs it for its leader network")
+    if provider == "gcp" and network.get("interface_id"):
+        problems.add(
+            (*path, "interface_id"), "expected no interface_id: an alias IP of Google moves by itself; remove it"
+        )
     if provider == "gcp" and network.get("ip6"):
         problems.add((*path, "ip6"), "expected no ip6: an alias IP of Google is an IPv4 address; remove it")
     if not network.get("ip") and not network.get("ip6"):
@@ -193,7 +205,9 @@ def check_args(provider: str, args: Mapping[str, object], path: Path, problems: 
         elif not _PASCAL.fullmatch(name):
             message = f"expected an argument of the provider {provider} (spelled LikeThis), found {quoted(name)}"
             problems.add((*path, name), message, at_key=True)
-        elif provider in ("aws", "gcp"):
+        elif provider == "qemu" and not isinstance(args[name], str):
+            problems.add((*path, name), f"expected text in quotes, found {describe_type(args[name])}")
+        elif provider in ("aws", "gcp", "proxmox"):
             _check_cloud_argument(provider, name, args[name], path, problems)
 
 
@@ -201,8 +215,10 @@ def _check_cloud_argument(provider: str, name: str, value: object, path: Path, p
     # A table of hundreds of names each, only for those who need it.
     if provider == "aws":
         from nstance.aws.arguments import find_faults
-    else:
+    elif provider == "gcp":
         from nstance.gcp.arguments import find_faults  # type: ignore[assignment]
+    else:
+        from nstance.proxmox.arguments import find_faults  # type: ignore[assignment]
 
     for fault in find_faults({name: value}):
         word = str(fault.path[-1]) if fault.known else ""
@@ -241,6 +257,8 @@ def check_merged(
     if provider == "qemu" and args.get("State") and (others := sorted(set(args) - {"State"})):
         message = f"expected no {others[0]} beside State: a saved state has its own disk and kernel; remove one"
         problems.add((*path, "args", others[0]), message)
+    if provider == "gcp" and not instance_types and not args.get("SourceMachineImage"):
+        problems.add((*path, "instance_type"), "expected this key, or instance_types: Google has no default")
     if provider == "gcp" and not (args.get("SourceImage") or args.get("Disks")):
         problems.add((*path, "args", "SourceImage"), "expected this argument, or Disks: a VM needs a boot disk")
     if provider != "proxmox":

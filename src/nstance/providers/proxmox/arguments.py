@@ -1,4 +1,4 @@
-"""A template's `args` for Proxmox, checked before anything is created."""
+"""A template's `args` for Proxmox, read before anything is created."""
 
 import difflib
 from collections.abc import Mapping
@@ -6,25 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nstance.providers import errors
-from nstance.providers.proxmox import network
-from nstance.providers.proxmox.network import IpConfig
-
-_TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
-    "TemplateName": ("a text", (str,)),
-    "TemplateVMID": ("a whole number", (int,)),
-    "StoragePool": ("a text or a list of texts", (str, list, tuple)),
-    "FullClone": ("true or false", (bool,)),
-    "DiskDevice": ("a text", (str,)),
-    "Bridge": ("a text", (str,)),
-    "Vlan": ("a whole number", (int,)),
-    "IpConfig": ("a text", (str,)),
-    "Nameservers": ("a list of texts", (list, tuple)),
-    "SearchDomain": ("a text", (str,)),
-    "Pool": ("a text", (str,)),
-    "CpuType": ("a text", (str,)),
-    "ExtraTags": ("a list of texts", (list, tuple)),
-}
-NAMES = tuple(_TYPES)
+from nstance.proxmox import network
+from nstance.proxmox.arguments import find_faults
+from nstance.proxmox.network import IpConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,37 +27,30 @@ class Arguments:
 
 def parse(args: Mapping[str, object]) -> Arguments:
     """Raises PermanentError with the name of the first bad argument."""
-    values: dict[str, Any] = {}
-    for name, value in args.items():
-        if name not in _TYPES:
-            near = difflib.get_close_matches(name, NAMES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
-            raise errors.PermanentError(f"provider 'proxmox' has no argument {name!r}; {hint}", parameter=name)
-        expected, types = _TYPES[name]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise errors.PermanentError(
-                f"expected {expected} in argument {name}, found {type(value).__name__}", parameter=name
-            )
-        values[name] = value
-    name, vmid = values.get("TemplateName", ""), values.get("TemplateVMID")
-    if bool(name) == bool(vmid):
+    for fault in find_faults(args):
+        name = str(fault.path[0])
+        near = difflib.get_close_matches(name, fault.known, 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(fault.known)}" if fault.known else ""
+        raise errors.PermanentError(f"argument {name}: {fault.message}{hint}", parameter=name)
+    values: dict[str, Any] = {name: value for name, value in args.items() if value not in (None, "")}
+    if ("TemplateName" in values) == ("TemplateVMID" in values):
         raise errors.PermanentError("expected exactly one of TemplateName and TemplateVMID", parameter="TemplateName")
     if not values.get("StoragePool"):
         raise errors.PermanentError("expected argument StoragePool for a VM's disks", parameter="StoragePool")
     storages = values["StoragePool"]
     return Arguments(
-        template=vmid or name,
-        storages=(storages,) if isinstance(storages, str) else tuple(str(each) for each in storages),
+        template=values.get("TemplateVMID") or values["TemplateName"],
+        storages=(storages,) if isinstance(storages, str) else tuple(storages),
         full_clone=values.get("FullClone", True),
-        disk_device=values.get("DiskDevice") or "scsi0",
+        disk_device=values.get("DiskDevice", "scsi0"),
         bridge=values.get("Bridge", ""),
         vlan=values.get("Vlan"),
-        ip=network.parse(
-            values.get("IpConfig", ""),
-            [str(each) for each in values.get("Nameservers", ())],
-            values.get("SearchDomain", ""),
+        ip=IpConfig(
+            **network.parse(values.get("IpConfig", "")),
+            nameservers=tuple(values.get("Nameservers", ())),
+            search_domain=values.get("SearchDomain", ""),
         ),
         pool=values.get("Pool", ""),
         cpu_type=values.get("CpuType", ""),
-        tags=tuple(str(tag) for tag in values.get("ExtraTags", ())),
+        tags=tuple(values.get("ExtraTags", ())),
     )

@@ -1,74 +1,15 @@
 """The network of a VM: its first interface, and what cloud-init sets up in the guest.
 
-Argument `IpConfig` is spelled like Proxmox's `ipconfig0`. It goes into the seed, because the seed is the only cloud-init
-drive that a VM of ours has.
+Argument `IpConfig` goes into the seed, because the seed is the only cloud-init drive that a VM of ours has.
 """
 
-import ipaddress
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from nstance.providers import errors
+from nstance.proxmox.network import IpConfig
 
 _MAC = re.compile(r"(?:^|,)(?:virtio|e1000|e1000e|rtl8139|vmxnet3|macaddr)=([0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5})")
-_WORDS = {"ip": ("dhcp",), "ip6": ("dhcp", "auto")}
-_KEYS = ("ip", "gw", "ip6", "gw6")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IpConfig:
-    """Values as written: an address with its prefix length, or `dhcp`, or for IPv6 `auto`."""
-
-    ip: str = ""
-    gw: str = ""
-    ip6: str = ""
-    gw6: str = ""
-    nameservers: tuple[str, ...] = ()
-    search_domain: str = ""
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.ip or self.ip6 or self.nameservers or self.search_domain)
-
-
-def parse(text: str, nameservers: Sequence[str] = (), search_domain: str = "") -> IpConfig:
-    """Raises PermanentError."""
-    values: dict[str, str] = {}
-    for part in text.split(",") if text else ():
-        key, _, value = part.partition("=")
-        if key not in _KEYS or key in values:
-            raise _fault(f"found {part!r}")
-        values[key] = value
-        if value not in _WORDS.get(key, ()) and not _is_address(key, value):
-            raise _fault(f"found {value!r} for {key}")
-    for address, gateway in (("ip", "gw"), ("ip6", "gw6")):
-        if gateway in values and "/" not in values.get(address, ""):
-            raise _fault(f"found {gateway} without an address in {address}")
-    for server in nameservers:
-        if not _is_address("gw", server) and not _is_address("gw6", server):
-            raise errors.PermanentError(
-                f"expected addresses in argument Nameservers, found {server!r}", parameter="Nameservers"
-            )
-    return IpConfig(**values, nameservers=tuple(nameservers), search_domain=search_domain)
-
-
-def _is_address(key: str, value: str) -> bool:
-    version = 6 if key.endswith("6") else 4
-    try:
-        if key.startswith("gw"):
-            return ipaddress.ip_address(value).version == version
-        return "/" in value and ipaddress.ip_interface(value).version == version
-    except ValueError:
-        return False
-
-
-def _fault(found: str) -> errors.PermanentError:
-    return errors.PermanentError(
-        f'expected argument IpConfig such as "ip=dhcp,ip6=auto" or "ip=10.0.0.5/24,gw=10.0.0.1", {found}',
-        parameter="IpConfig",
-    )
 
 
 def render(config: IpConfig, interface: str) -> bytes:

@@ -42,26 +42,26 @@ def parse(args: Mapping[str, object], *, images: Path | None) -> Arguments:
         kernel=str(_file("Kernel", texts, images) or ""),
         initrd=str(_file("Initrd", texts, images) or ""),
         append=texts.get("Append", ""),
-        state=None if state is None else _place(state, images),
+        state=None if state is None else _place("State", state, images),
     )
 
 
 def _file(name: str, texts: Mapping[str, str], images: Path | None) -> Path | None:
     if name not in texts:
         return None
-    path = _place(texts[name], images)
+    path = _place(name, texts[name], images)
     if not path.is_file():
         raise errors.PermanentError(f"expected a file in argument {name}, found none at {path}", parameter=name)
     return path
 
 
-def _place(text: str, images: Path | None) -> Path:
+def _place(name: str, text: str, images: Path | None) -> Path:
     """A path that is not absolute is in the folder of images."""
     path = Path(text)
     if path.is_absolute():
         return path
     if images is None:
         raise errors.PermanentError(
-            f"expected an absolute path, or option 'images' with the folder of {text!r}, found neither"
+            f"expected an absolute path, or option 'images' with the folder of {text!r}, found neither", parameter=name
         )
     return images.absolute() / path

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from nstance import clock as clocks
@@ -28,11 +28,10 @@ from nstance.providers import (
     processes,
     seed_iso,
 )
-from nstance.providers.qemu import arguments, disks, events, machine, qmp, saved_state
-from nstance.providers.qemu.acceleration import Acceleration
+from nstance.providers.qemu import arguments, disks, events, machine, preflight, qmp, saved_state
 from nstance.providers.qemu.machine import Boot, Machine
+from nstance.providers.qemu.settings import QemuSettings
 
-BINARY = "qemu-system-x86_64"
 DEFAULT_SIZE = machine_size.MachineSize(cpus=1, memory_mib=512)
 MAX_CONSOLE_FILE_BYTES = 8 * 1024 * 1024
 _USABLE_MEMORY = 0.9  # of the host, unless option `memory_mib` says otherwise
@@ -44,18 +43,7 @@ _SHUTDOWN = "shutdown-since"
 _OUT_OF_MEMORY = ("cannot set up guest memory", "annot allocate memory")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QemuSettings:
-    dir: Path
-    images: Path | None = None
-    binary: str = BINARY
-    acceleration: Acceleration = Acceleration.TCG
-    bridge: str = ""
-    memory_mib: int = 0  # for all VMs together; 0: most of the host's
-    shutdown_seconds: float = 0.0  # for a guest to power off before it is ended
-
-
-class QemuProvider(local.LocalProvider, port.Images):
+class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
     scheme = "qemu"
 
     def __init__(self, scope: port.Scope, clock: clocks.Clock, rng: clocks.Rng, settings: QemuSettings) -> None:
@@ -70,6 +58,9 @@ class QemuProvider(local.LocalProvider, port.Images):
 
     async def find_image(self, query: port.ImageQuery) -> str:
         return str(await self._off_loop(lambda: disks.find_newest(self._settings.images, query)))
+
+    async def preflight(self, plan: port.CloudPlan) -> Sequence[port.Fault]:
+        return await self._off_loop(lambda: preflight.find_faults(plan, self._settings, self._memory_mib))
 
     # ---- create
 

@@ -64,7 +64,12 @@ def read(folder: Path, *, binary: str, acceleration: Acceleration) -> SavedState
 
 
 def version(binary: str) -> str:
-    answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)
+    try:
+        answer = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
+        )
+    except subprocess.SubprocessError as problem:
+        raise errors.UnavailableError(f"{binary} --version failed: {problem}") from problem
     return answer.stdout.partition("version ")[2].partition(" ")[0].strip()
 
 
