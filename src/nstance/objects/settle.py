@@ -133,20 +133,28 @@ async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored) ->
     raise _still_unknown(f"replace {key}")
 
 
-async def put(store: ObjectStore, key: Key, body: bytes) -> None:
-    """Write over anything: the body is there at one moment during the call."""
+async def change(store: ObjectStore, key: Key, edit: Callable[[Stored | None], bytes | None]) -> bytes | None:
+    """Writes what `edit` makes of the object over the version that it was made of; None leaves it. Returns the body that is
+    there then."""
     for _ in range(ATTEMPTS):
         found = await read(store, key)
-        if found is None:
-            found = await create_or_adopt(store, key, body)
-        if found.body == body:
-            return
+        body = edit(found)
+        if body is None or (found is not None and body == found.body):
+            return None if found is None else found.body
         try:
-            await replace(store, key, body, seen=found)
-            return
+            if found is not None:
+                await replace(store, key, body, seen=found)
+                return body
         except errors.ConflictError:
             continue
-    raise errors.UnavailableError(f"put {key}: other writers were faster {ATTEMPTS} times; try again")
+        if (await create_or_adopt(store, key, body)).body == body:
+            return body
+    raise errors.UnavailableError(f"{key}: other writers were faster {ATTEMPTS} times; try again")
+
+
+async def put(store: ObjectStore, key: Key, body: bytes) -> None:
+    """Write over anything: the body is there at one moment during the call."""
+    await change(store, key, lambda found: body)
 
 
 async def delete(store: ObjectStore, key: Key) -> None:
