@@ -7,7 +7,7 @@ from bench.rows import Row
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import GroupName, IdMaker, Kind, TenantId
 from nstance.model.instance import Instance, Nonce, Put, State
-from nstance.objects import journal, slots
+from nstance.objects import journal, journal_writer, slots
 from nstance.objects.memory import Fate, MemoryStore, Verb
 
 INSTANCES = 5000
@@ -53,13 +53,13 @@ async def run() -> AsyncIterator[Row]:
     async def no_guard() -> None:
         return None
 
-    writer = journal.Writer(journals, state, epoch=1, guard=no_guard, rng=rng)
+    writer = journal_writer.Writer(journals, state, epoch=1, guard=no_guard, rng=rng)
     records = [record(ids, number) for number in range(INSTANCES)]
     state.instances.update({r.id: r for r in records})
     await writer.fence()
     await writer.snapshot()
     # As many slots after its snapshot as a journal ever has.
-    for number in range(journal.SNAPSHOT_SLOTS - 1):
+    for number in range(journal_writer.SNAPSHOT_SLOTS - 1):
         entry = slots.Entry(id=str(number), changes=(Put(records[number % INSTANCES]),))
         await writer._append([entry])
     reader = journal.Journal(store.view(slow), journal_prefix="j/", snapshot_prefix="s/", clock=clock)

@@ -45,7 +45,7 @@ from nstance.model.ids import (
     ShardId,
 )
 from nstance.model.instance import Instance, Nonce, State
-from nstance.objects import journal
+from nstance.objects import journal, journal_writer
 from nstance.objects.file import FileStore
 from nstance.objects.memory import MemoryStore
 from nstance.objects.port import Key
@@ -204,7 +204,7 @@ class FleetServer:
             journals = self._journal()
             state, _ = await journals.load()
             state.instances.update({record.id: record for record in records})
-            writer = journal.Writer(journals, state, epoch=0, guard=_no_guard, rng=self.rng)
+            writer = journal_writer.Writer(journals, state, epoch=0, guard=_no_guard, rng=self.rng)
             await writer.fence()
             await writer.snapshot()
         self.booted.clear()

@@ -15,7 +15,7 @@ from nstance.clock import SystemClock, SystemRng
 from nstance.config import storage_keys
 from nstance.model.ids import GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
-from nstance.objects import compaction, file, journal, slots
+from nstance.objects import compaction, file, journal, journal_writer, slots
 from nstance.objects.port import Key
 
 SHARD = ShardId("a")
@@ -56,7 +56,7 @@ class Bucket:
             return
 
         state, _ = await self.journal.load()
-        writer = journal.Writer(self.journal, state, epoch=epoch, guard=no_guard, rng=SystemRng())
+        writer = journal_writer.Writer(self.journal, state, epoch=epoch, guard=no_guard, rng=SystemRng())
         await writer.fence()
         running = asyncio.create_task(writer.run())
         for each in entries:

@@ -10,6 +10,7 @@ import pytest
 
 from nstance import clock as clocks
 from nstance.dev.k8s.files import Files
+from nstance.kube.api.server import Target
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.providers import instance_dirs, nodes, port
 from support.eventually import eventually
@@ -286,6 +287,6 @@ def test_versions_never_go_back_however_often_it_restarts(tmp_path: pathlib.Path
         served = files.api.served("", "v1", "nodes")
         for _ in range(1200):  # beyond the reserved block
             files.api.create(served, {"metadata": {"name": "n"}})
-            files.api.delete(served, "n")
+            files.api.delete(Target(served, "n"))
         assert files.api.store.version > last + 2400
         last = files.api.store.version

@@ -10,7 +10,7 @@ from aiohttp import web
 from component.kube_http_world import POD, Handler, always, client, pod, raw, serving, status
 from nstance.kube import errors
 from nstance.kube.http import HttpKube
-from nstance.kube.port import Change
+from nstance.kube.port import Change, Selection
 
 # ---- lists
 
@@ -95,15 +95,15 @@ def stream(*parts: bytes | float, then_hang: bool = False, tear: bool = False) -
     return answer
 
 
-async def watched(kube: HttpKube, **options: Any) -> list[tuple[Change, Any]]:
+async def watched(kube: HttpKube, timeout: float = 300.0, **selectors: str) -> list[tuple[Change, Any]]:
     return [
         (change, body["metadata"].get("name") or body["metadata"]["resourceVersion"])
-        async for change, body in kube.watch(POD, version="5", **options)
+        async for change, body in kube.watch(Selection(POD, **selectors), version="5", timeout=timeout)
     ]
 
 
 async def last_seen(kube: HttpKube, into: list[Change]) -> None:
-    async for change, _ in kube.watch(POD, version="5"):
+    async for change, _ in kube.watch(Selection(POD), version="5"):
         into.append(change)
 
 
@@ -253,7 +253,7 @@ async def test_a_closed_watch_closes_its_connection() -> None:
         gone.set()
 
     async with raw(answer) as url, client(url) as kube:
-        watch = kube.watch(POD, version="5")
+        watch = kube.watch(Selection(POD), version="5")
         assert (await anext(watch))[0] is Change.BOOKMARK
         await watch.aclose()  # type: ignore[attr-defined]
         async with asyncio.timeout(30):

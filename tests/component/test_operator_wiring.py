@@ -21,8 +21,8 @@ from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds, kubeconfig, lease, memory
 from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
-from nstance.kube.mirror import Mirror, Selection
-from nstance.kube.port import Kube, Object
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Kube, Object, Selection
 from nstance.operator import workload_cluster
 from nstance.operator.controllers import clusters
 from nstance.operator.errors import FatalError

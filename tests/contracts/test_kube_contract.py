@@ -13,8 +13,8 @@ from contracts import kube_worlds as worlds
 from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, names, summarize
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
-from nstance.kube.mirror import Mirror, Selection
-from nstance.kube.port import Change, Object
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Change, Object, Selection
 from support.eventually import eventually
 
 CONFIG_MAP, POD = kinds.CONFIG_MAP, kinds.POD
@@ -149,7 +149,7 @@ async def test_nothing_is_lost_between_a_list_and_a_watch_from_its_version(world
         while not listing.items:
             await asyncio.sleep(0)
             listing = await world.kube.list(WIDGET, namespace=world.namespace)
-    watch = world.kube.watch(WIDGET, version=listing.version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=listing.version)
     async with aclosing(watch):  # type: ignore[type-var]
         rest = await changes(watch, 20 - len(listing.items))
     await writing
@@ -164,7 +164,7 @@ async def test_watch_tells_what_changed_after_a_version_in_order(world: World) -
     version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
     made = await world.kube.create(WIDGET, world.widget("a", size=1))
     changed = await world.kube.patch(WIDGET, "a", {"spec": {"size": 2}}, namespace=world.namespace)
-    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=version)
     async with aclosing(watch):  # type: ignore[type-var]
         first = await changes(watch, 2)
         await world.kube.delete(WIDGET, "a", namespace=world.namespace)
@@ -182,12 +182,12 @@ async def test_watch_resumes_from_any_version_it_sent(world: World) -> None:
     await world.kube.delete(WIDGET, "a", namespace=world.namespace)
     await world.kube.create(WIDGET, world.widget("d"))
     whole = [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "a"), ("ADDED", "d")]
-    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=version)
     async with aclosing(watch):  # type: ignore[type-var]
         found = await changes(watch, len(whole))
     assert summarize(found) == whole
     for at, (_, body) in enumerate(found[:-1], start=1):
-        again = world.kube.watch(WIDGET, version=body["metadata"]["resourceVersion"], namespace=world.namespace)
+        again = world.kube.watch(Selection(WIDGET, world.namespace), version=body["metadata"]["resourceVersion"])
         async with aclosing(again):  # type: ignore[type-var]
             assert summarize(await changes(again, len(whole) - at)) == whole[at:]
 
@@ -197,13 +197,13 @@ async def test_watch_ends_by_itself_and_its_last_version_is_good_to_go_on(world:
     await world.kube.create(WIDGET, world.widget("a"))
     found: list[str] = []
     async with asyncio.timeout(DEADLINE):
-        async for change, body in world.kube.watch(WIDGET, version=version, namespace=world.namespace, timeout=1.0):
+        async for change, body in world.kube.watch(Selection(WIDGET, world.namespace), version=version, timeout=1.0):
             version = body["metadata"]["resourceVersion"]
             if change is not Change.BOOKMARK:
                 found.append(body["metadata"]["name"])
     assert found == ["a"]
     await world.kube.create(WIDGET, world.widget("b"))
-    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=version)
     async with aclosing(watch):  # type: ignore[type-var]
         assert summarize(await changes(watch, 1)) == [("ADDED", "b")]
 
@@ -213,13 +213,13 @@ async def test_bookmarks_hold_a_version_to_go_on_from(world: World) -> None:
     await world.kube.create(CONFIG_MAP, world.config_map("unrelated"))
     marks: list[Object] = []
     async with asyncio.timeout(DEADLINE):
-        async for change, body in world.kube.watch(WIDGET, version=version, namespace=world.namespace, timeout=3.0):
+        async for change, body in world.kube.watch(Selection(WIDGET, world.namespace), version=version, timeout=3.0):
             assert change is Change.BOOKMARK
             marks.append(body)
     assert marks, "a quiet watch says how far it is before it ends"
     assert (marks[-1]["apiVersion"], marks[-1]["kind"]) == (WIDGET.api_version, "Widget")
     version = marks[-1]["metadata"]["resourceVersion"]
-    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=version)
     async with aclosing(watch):  # type: ignore[type-var]
         await world.kube.create(WIDGET, world.widget("a"))
         assert summarize(await changes(watch, 1)) == [("ADDED", "a")]
@@ -227,7 +227,7 @@ async def test_bookmarks_hold_a_version_to_go_on_from(world: World) -> None:
 
 async def test_watch_of_what_stops_and_starts_matching(world: World) -> None:
     version = (await world.kube.list(CONFIG_MAP, namespace=world.namespace)).version
-    watch = world.kube.watch(CONFIG_MAP, version=version, namespace=world.namespace, labels="color=red")
+    watch = world.kube.watch(Selection(CONFIG_MAP, world.namespace, labels="color=red"), version=version)
     async with aclosing(watch):  # type: ignore[type-var]
         await world.kube.create(CONFIG_MAP, world.config_map("a", {"color": "green"}))
         for color in ("red", "red", "green", "red"):
@@ -240,8 +240,8 @@ async def test_watch_of_what_stops_and_starts_matching(world: World) -> None:
 
 async def test_watch_of_one_namespace_and_one_name(world: World) -> None:
     version = (await world.kube.list(CONFIG_MAP)).version
-    here = world.kube.watch(CONFIG_MAP, version=version, namespace=world.namespace, fields="metadata.name=a")
-    everywhere = world.kube.watch(CONFIG_MAP, version=version, labels=f"mine={world.namespace}")
+    here = world.kube.watch(Selection(CONFIG_MAP, world.namespace, fields="metadata.name=a"), version=version)
+    everywhere = world.kube.watch(Selection(CONFIG_MAP, labels=f"mine={world.namespace}"), version=version)
     elsewhere = world.config_map("a", {"mine": world.namespace})
     elsewhere["metadata"]["namespace"] = "default"
     await world.kube.create(CONFIG_MAP, elsewhere)
@@ -258,17 +258,17 @@ async def test_watch_of_one_namespace_and_one_name(world: World) -> None:
 async def test_watch_from_a_version_that_is_too_old(world: World) -> None:
     version = await world.ancient()
     with pytest.raises(errors.ExpiredError):
-        await changes(world.kube.watch(WIDGET, version=version), 1)
+        await changes(world.kube.watch(Selection(WIDGET), version=version), 1)
 
 
 async def test_watch_of_a_kind_that_is_not_there(world: World) -> None:
     with pytest.raises(errors.NotFoundError):
-        await changes(world.kube.watch(NOWHERE, version="1"), 1)
+        await changes(world.kube.watch(Selection(NOWHERE), version="1"), 1)
 
 
 async def test_watch_whose_stream_breaks(world: World) -> None:
     version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
-    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=version)
     await world.kube.create(WIDGET, world.widget("a"))
     assert summarize(await changes(watch, 1)) == [("ADDED", "a")]
     world.break_streams()
@@ -278,7 +278,7 @@ async def test_watch_whose_stream_breaks(world: World) -> None:
 
 async def test_a_closed_watch_says_nothing_more(world: World) -> None:
     version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
-    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=version)
     await world.kube.create(WIDGET, world.widget("a"))
     await changes(watch, 1)
     await watch.aclose()  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from nstance.kube import errors, kinds
 from nstance.kube.api.patches import Patch
 from nstance.kube.events import Recorder
 from nstance.kube.lease import Election, LeaseTimes
-from nstance.kube.port import Object
+from nstance.kube.port import Object, Selection
 from support import kube_verbs
 from support.eventually import eventually
 
@@ -279,7 +279,7 @@ async def test_finalizers_hold_a_deleted_object(world: World) -> None:
             {"metadata": {"finalizers": ["nstance.dev/contract", "nstance.dev/more"]}},
             namespace=world.namespace,
         )
-    watch = world.kube.watch(WIDGET, version=held["metadata"]["resourceVersion"], namespace=world.namespace)
+    watch = world.kube.watch(Selection(WIDGET, world.namespace), version=held["metadata"]["resourceVersion"])
     async with aclosing(watch):  # type: ignore[type-var]
         await world.kube.patch(WIDGET, "a", {"metadata": {"finalizers": []}}, namespace=world.namespace)
         assert summarize(await changes(watch, 1)) == [("DELETED", "a")]

@@ -16,7 +16,7 @@ from nstance import points
 from nstance.core.election import Timings
 from nstance.model.ids import GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
-from nstance.objects import errors, journal, memory, slots
+from nstance.objects import errors, journal, journal_writer, memory, slots
 from nstance.objects.lease import Holder
 from nstance.objects.port import Key
 from nstance.server.election.context import ElectionContext
@@ -144,7 +144,7 @@ class World:
                 mine, book = book, None
                 if mine is None:
                     mine, _ = await books.load()
-                writer = journal.Writer(
+                writer = journal_writer.Writer(
                     books,
                     mine,
                     epoch=term.epoch,
@@ -212,7 +212,7 @@ class World:
         self,
         machine: Machine,
         term: Term,
-        writer: journal.Writer,
+        writer: journal_writer.Writer,
         book: journal.JournalState,
         writing: asyncio.Task[None],
     ) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from nstance.kube import errors, kinds, memory
 from nstance.kube.api import status
+from nstance.kube.api.server import Target
 from nstance.kube.memory import READS, Fate, MemoryKube, Verb
 from nstance.kube.port import Object
 from nstance.model import ids
@@ -91,7 +92,7 @@ class World:
     def unnode(self, id: str) -> None:
         for plural, name, namespace in [("nodes", id, ""), *(("pods", each, NAMESPACE) for each in self.pods_on(id))]:
             with contextlib.suppress(status.ApiError):
-                self.api.delete(self.api.served("", "v1", plural), name, namespace=namespace)
+                self.api.delete(Target(self.api.served("", "v1", plural), name, namespace))
 
     def all(self, kind: kinds.Kind) -> list[Object]:
         return self.api.list(self.api.served(kind.group, kind.version, kind.plural)).items

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nstance.objects import compaction
+from nstance.objects import compaction, journal_writer
 from sim.leadership_world import Setup, World, run
 
 SEEDS = range(12)
@@ -58,9 +58,7 @@ def test_every_kind_of_fault_happens() -> None:
 
 def test_compaction_under_faults_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots every few slots, and slots removed as soon as the rules allow: nothing that was acknowledged is lost."""
-    from nstance.objects import journal
-
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 5)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 5)
     monkeypatch.setattr(compaction, "KEEP_SECONDS", 20.0)
     removed = 0
     for seed in range(8):

@@ -19,10 +19,9 @@ async def patch(
     """`by`: the field manager."""
     typed = _with_type(kind, body) if how is Patch.APPLY else body
     if isinstance(kube, MemoryKube):
-        place = {"namespace": namespace, "subresource": subresource, "options": Options(manager=by)}
-        served = kube._served(kind)
+        target, options = kube._target(kind, name, namespace, subresource), Options(manager=by)
         return await kube._call(
-            Verb.PATCH, kind, name, lambda: kube.api.patch(served, name, values.copy(typed), how=how, **place)
+            Verb.PATCH, kind, name, lambda: kube.api.patch(target, values.copy(typed), how=how, options=options)
         )
     query = {"fieldManager": by} | ({"force": "true"} if how is Patch.APPLY else {})
     path = http._path(kind, namespace, name, subresource)
@@ -30,14 +29,11 @@ async def patch(
 
 
 async def replace_status(kube: Any, kind: Kind, body: Object) -> Object:
-    meta, typed = body["metadata"], _with_type(kind, body)
-    place = {"namespace": meta.get("namespace", ""), "subresource": "status"}
+    name, namespace, typed = body["metadata"]["name"], body["metadata"].get("namespace", ""), _with_type(kind, body)
     if isinstance(kube, MemoryKube):
-        served = kube._served(kind)
-        return await kube._call(
-            Verb.REPLACE, kind, meta["name"], lambda: kube.api.replace(served, meta["name"], typed, **place)
-        )
-    path = http._path(kind, place["namespace"], meta["name"], "status")
+        target = kube._target(kind, name, namespace, "status")
+        return await kube._call(Verb.REPLACE, kind, name, lambda: kube.api.replace(target, typed))
+    path = http._path(kind, namespace, name, "status")
     return await kube._call(http._Request("PUT", path, kind, typed))
 
 
@@ -46,13 +42,8 @@ async def delete(
 ) -> None:
     how = Propagation.FOREGROUND if foreground else Propagation.BACKGROUND
     if isinstance(kube, MemoryKube):
-        served = kube._served(kind)
-        await kube._call(
-            Verb.DELETE,
-            kind,
-            name,
-            lambda: kube.api.delete(served, name, namespace=namespace, version=version, propagation=how),
-        )
+        target = kube._target(kind, name, namespace)
+        await kube._call(Verb.DELETE, kind, name, lambda: kube.api.delete(target, version=version, propagation=how))
         return
     options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": how.value}
     if version:

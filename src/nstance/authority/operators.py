@@ -19,7 +19,7 @@ from nstance.model import ids, roles
 from nstance.model.ids import ClusterId, OperatorId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects import settle
-from nstance.objects.port import Key, ObjectStore
+from nstance.objects.port import Key, ObjectStore, Stored
 from nstance.pki import ca, names, nonce
 
 log = logging.getLogger(__name__)
@@ -160,20 +160,17 @@ class Operators:
         self, tenant: TenantId, operator: OperatorId, change: Callable[[Registration], Registration]
     ) -> Registration:
         key = self._key(tenant, operator)
-        for _ in range(settle.ATTEMPTS):
-            found = await settle.read(self._store, key)
+
+        def edit(found: Stored | None) -> bytes:
             if found is None:
                 raise errors.NotRegisteredError(f"operator {operator} of tenant {tenant} is not registered")
             old = self._load(found.body, key)
             new = change(old)
-            if new == old:
-                return old
-            try:
-                await settle.replace(self._store, key, registration.dump(new), seen=found)
-                return new
-            except storage.ConflictError:
-                continue
-        raise storage.UnavailableError(f"{key}: other writers were faster {settle.ATTEMPTS} times; try again")
+            return found.body if new == old else registration.dump(new)
+
+        body = await settle.change(self._store, key, edit)
+        assert body is not None
+        return self._load(body, key)
 
     def _load(self, body: bytes, key: Key) -> Registration:
         return registration.load(body, key=key, cluster=self._cluster)

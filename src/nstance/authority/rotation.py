@@ -12,9 +12,8 @@ from nstance.authority import errors, keyset
 from nstance.authority.open import Places
 from nstance.authority.vault import Vault
 from nstance.clock import Clock
-from nstance.objects import errors as storage
 from nstance.objects import settle
-from nstance.objects.port import Key
+from nstance.objects.port import Key, Stored
 from nstance.pki import ca, fields, keys
 from nstance.secretstore import errors as secrets
 
@@ -79,15 +78,16 @@ async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
 
 
 async def _reseal(vault: Vault, key: Key) -> bool:
-    for _ in range(settle.ATTEMPTS):
-        stored = await settle.read(vault.store, key)
-        if stored is None or vault.sealer.is_current(stored.body):
-            return False
-        plain = vault.sealer.open(stored.body, cluster=vault.cluster, name=key)
-        blob = vault.sealer.seal(plain, cluster=vault.cluster, name=key, rng=vault.rng)
-        try:
-            await settle.replace(vault.store, key, blob, seen=stored)
-            return True
-        except storage.ConflictError:
-            continue  # another writer was faster, perhaps with an old key
-    raise storage.UnavailableError(f"{key}: other writers were faster {settle.ATTEMPTS} times; try again")
+    """Returns whether it was sealed with another key."""
+    is_old = False
+
+    def edit(found: Stored | None) -> bytes | None:
+        nonlocal is_old
+        is_old = found is not None and not vault.sealer.is_current(found.body)
+        if found is None or not is_old:
+            return None
+        plain = vault.sealer.open(found.body, cluster=vault.cluster, name=key)
+        return vault.sealer.seal(plain, cluster=vault.cluster, name=key, rng=vault.rng)
+
+    await settle.change(vault.store, key, edit)
+    return is_old

@@ -28,7 +28,7 @@ from nstance.kube import errors, kinds, response_errors
 from nstance.kube.credentials import Credential, Credentials
 from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
-from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Token
+from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Selection, Token
 
 CONNECT_SECONDS = 10.0  # waiting for a free connection, TCP and TLS
 CALL_SECONDS = 30.0
@@ -112,19 +112,12 @@ class HttpKube:
                 return Listing(items, version)
 
     async def watch(
-        self,
-        kind: Kind,
-        *,
-        version: str,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
-        timeout: float = 300.0,
+        self, selection: Selection, *, version: str, timeout: float = 300.0
     ) -> AsyncIterator[tuple[Change, Object]]:
-        path = _path(kind, namespace)
+        kind, path = selection.kind, _path(selection.kind, selection.namespace)
         call = f"watch {path}"
         query = {
-            **_selectors(labels, fields),
+            **_selectors(selection.labels, selection.fields),
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,

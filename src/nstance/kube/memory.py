@@ -18,7 +18,7 @@ from nstance.kube.api.patches import Patch
 from nstance.kube.api.resources import Served
 from nstance.kube.api.watches import Watch
 from nstance.kube.kinds import Kind
-from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Token
+from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Selection, Token
 
 T = TypeVar("T")
 
@@ -80,33 +80,24 @@ class MemoryKube:
         self._broken = asyncio.Event()
 
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
-        return await self._call(
-            Verb.GET, kind, name, lambda: self.api.get(self._served(kind), name, namespace=namespace)
-        )
+        return await self._call(Verb.GET, kind, name, lambda: self.api.get(self._target(kind, name, namespace)))
 
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
         def read() -> Listing:
-            served = self._served(kind)
-            selector = selectors.parse(labels=labels, fields=fields, selectable=served.version.fields)
+            served, selector = self._find(Selection(kind, namespace, labels, fields))
             page = self.api.list(served, namespace=namespace, selector=selector)
             return Listing(values.copy(page.items), page.version)
 
         return await self._call(Verb.LIST, kind, "", read)
 
     async def watch(
-        self,
-        kind: Kind,
-        *,
-        version: str,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
-        timeout: float = 300.0,
+        self, selection: Selection, *, version: str, timeout: float = 300.0
     ) -> AsyncIterator[tuple[Change, Object]]:
+        kind = selection.kind
+
         def begin() -> Watch:
-            served = self._served(kind)
-            selector = selectors.parse(labels=labels, fields=fields, selectable=served.version.fields)
-            return self.api.watch(served, version, namespace=namespace, selector=selector)
+            served, selector = self._find(selection)
+            return self.api.watch(served, version, namespace=selection.namespace, selector=selector)
 
         breaks, broken = self._breaks, self._broken
         watch = await self._call(Verb.WATCH, kind, "", begin)
@@ -147,27 +138,21 @@ class MemoryKube:
             )
 
         def write() -> Object:
-            return self.api.replace(self._served(kind), name, _with_type(kind, body), namespace=namespace)
+            return self.api.replace(self._target(kind, name, namespace), _with_type(kind, body))
 
         return await self._call(Verb.REPLACE, kind, name, write)
 
     async def patch(self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: str = "") -> Object:
         def write() -> Object:
-            return self.api.patch(
-                self._served(kind),
-                name,
-                values.copy(body),
-                how=Patch.MERGE,
-                namespace=namespace,
-                subresource=subresource,
-                options=server.Options(manager=FIELD_MANAGER),
-            )
+            target = self._target(kind, name, namespace, subresource)
+            options = server.Options(manager=FIELD_MANAGER)
+            return self.api.patch(target, values.copy(body), how=Patch.MERGE, options=options)
 
         return await self._call(Verb.PATCH, kind, name, write)
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", uid: str = "") -> None:
         def write() -> None:
-            self.api.delete(self._served(kind), name, namespace=namespace, uid=uid)
+            self.api.delete(self._target(kind, name, namespace), uid=uid)
 
         await self._call(Verb.DELETE, kind, name, write)
 
@@ -186,6 +171,14 @@ class MemoryKube:
 
     def _served(self, kind: Kind) -> Served:
         return self.api.served(kind.group, kind.version, kind.plural)
+
+    def _target(self, kind: Kind, name: str, namespace: str, subresource: str = "") -> server.Target:
+        return server.Target(self._served(kind), name, namespace, subresource)
+
+    def _find(self, selection: Selection) -> tuple[Served, selectors.Selector]:
+        served = self._served(selection.kind)
+        selectable = served.version.fields
+        return served, selectors.parse(labels=selection.labels, fields=selection.fields, selectable=selectable)
 
     async def _call(self, verb: Verb, kind: Kind, name: str, act: Callable[[], T]) -> T:
         fate = Fate() if self._faults is None else await self._faults(verb, kind, name)

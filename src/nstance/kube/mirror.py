@@ -11,14 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
 from nstance.clock import Clock, Rng
 from nstance.kube import errors
-from nstance.kube.kinds import Kind
-from nstance.kube.port import Change, Kube, Object
+from nstance.kube.port import Change, Kube, Object, Selection
 from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -30,16 +28,6 @@ WATCH_SECONDS = 300.0
 MIN_WATCH_SECONDS = 1.0  # a watch that ends sooner without an event counts as a failure
 ESTABLISHED_SECONDS = 45.0  # a watch that lasts this long is open, even without an event
 RETRY = Backoff(0.1, 30.0, jitter=0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which objects a mirror holds; labels and fields are selectors in Kubernetes notation."""
-
-    kind: Kind
-    namespace: str = ""
-    labels: str = ""
-    fields: str = ""
 
 
 class Mirror:
@@ -132,13 +120,10 @@ class Mirror:
         """Watches until the stream ends. Returns whether it worked: with an event, or for a while."""
         assert self._version is not None
         self._watching_since = started = self._clock.monotonic()
-        is_alive, before, of = False, self._version, self._selection
+        is_alive, before = False, self._version
         stream = self._kube.watch(
-            of.kind,
+            self._selection,
             version=self._version,
-            namespace=of.namespace,
-            labels=of.labels,
-            fields=of.fields,
             timeout=WATCH_SECONDS * self._rng.uniform(1.0, 2.0),  # not all watches end at the same time
         )
         async with aclosing(stream) as events:  # type: ignore[type-var]

@@ -26,6 +26,16 @@ class Change(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """Objects of a kind: in a namespace or in all, with selectors in Kubernetes notation."""
+
+    kind: Kind
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """A consistent list. A watch from `version` misses nothing."""
 
@@ -55,14 +65,7 @@ class Kube(Protocol):
         ...
 
     def watch(
-        self,
-        kind: Kind,
-        *,
-        version: str,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
-        timeout: float = 300.0,
+        self, selection: Selection, *, version: str, timeout: float = 300.0
     ) -> AsyncIterator[tuple[Change, Object]]:
         """Changes after `version`, in order, with bookmarks; ends without an error after about `timeout` seconds. An object
         that no longer matches the selectors is DELETED. Raises ExpiredError at any time, and UnavailableError if the stream

@@ -9,6 +9,7 @@ one write per second, so leaders space the writes of their lease (`write_gap_sec
 
 import calendar
 import contextlib
+import functools
 import json
 import os
 import time
@@ -191,16 +192,6 @@ class GcsStore:
         return Version(generation)
 
     @contextlib.contextmanager
-    def _reading(self, call: str) -> Iterator[None]:
-        with self._translated(call, errors.UnavailableError):
-            yield
-
-    @contextlib.contextmanager
-    def _writing(self, call: str) -> Iterator[None]:
-        with self._translated(call, errors.UnknownOutcomeError):
-            yield
-
-    @contextlib.contextmanager
     def _translated(self, call: str, otherwise: type[errors.StorageError]) -> Iterator[None]:
         """`otherwise` is the error if it is unknown whether the store applied the call."""
         where = f"{call} in {self._name}"
@@ -214,6 +205,9 @@ class GcsStore:
             raise otherwise(f"{where}: {problem}") from problem
         except GoogleError as problem:
             raise _classified(problem, where, otherwise) from problem
+
+    _reading = functools.partialmethod(_translated, otherwise=errors.UnavailableError)
+    _writing = functools.partialmethod(_translated, otherwise=errors.UnknownOutcomeError)
 
 
 @contextlib.contextmanager

@@ -5,35 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from nstance.objects import errors
-from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version, sign_url, write_gap
+from nstance.objects.port import Key, ObjectStore
+from nstance.objects.wrapped import WrappedStore
 
 T = TypeVar("T")
 Observe = Callable[[str, str], None]  # (operation, outcome)
 
 
-class ObservedStore:
+class ObservedStore(WrappedStore):
     def __init__(self, store: ObjectStore, observe: Observe) -> None:
-        self._store = store
-        self.write_gap_seconds = write_gap(store)
+        super().__init__(store)
         self._observe = observe
-
-    def __repr__(self) -> str:
-        return repr(self._store)
-
-    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
-        return await self._watch("get", self._store.get(key, limit=limit))
-
-    async def head(self, key: Key) -> Head:
-        return await self._watch("head", self._store.head(key))
-
-    async def create(self, key: Key, body: bytes) -> Version:
-        return await self._watch("create", self._store.create(key, body))
-
-    async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
-        return await self._watch("replace", self._store.replace(key, body, seen=seen))
-
-    async def delete(self, key: Key) -> None:
-        await self._watch("delete", self._store.delete(key))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
         try:
@@ -44,13 +26,7 @@ class ObservedStore:
             raise
         self._observe("list", "ok")
 
-    async def sign_url(self, key: Key, *, seconds: float) -> str:
-        return await sign_url(self._store, key, seconds=seconds)  # no request to the store
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def _watch(self, operation: str, call: Awaitable[T]) -> T:
+    async def _call(self, operation: str, call: Awaitable[T]) -> T:
         try:
             answer = await call
         except asyncio.CancelledError:

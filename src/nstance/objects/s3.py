@@ -10,6 +10,7 @@ loop the library may abort the process at exit.
 
 import contextlib
 import datetime
+import functools
 import os
 import re
 import urllib.parse
@@ -64,15 +65,13 @@ class S3Store:
         try:
             with self._reading(f"head {key}"):
                 meta = await obstore.head_async(self._store, key)
-                return Head(self._seen(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
         except errors.UnavailableError as problem:
             if _status(problem.__cause__) != 404:
                 raise
-        # An answer to HEAD has no body, so it does not say what is missing: the object, the bucket or the endpoint.
-        with self._reading(f"head {key}"):
-            answer = await obstore.get_async(self._store, key)
-            meta = answer.meta
-            return Head(self._seen(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
+            # An answer to HEAD has no body, so it does not say what is missing: the object, the bucket or the endpoint.
+            with self._reading(f"head {key}"):
+                meta = (await obstore.get_async(self._store, key)).meta
+        return Head(self._seen(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
 
     async def create(self, key: Key, body: bytes) -> Version:
         keys.check(key)
@@ -128,18 +127,14 @@ class S3Store:
         return Version(etag)
 
     @contextlib.contextmanager
-    def _reading(self, call: str) -> Iterator[None]:
+    def _translating(self, call: str, *, otherwise: type[errors.StorageError]) -> Iterator[None]:
         try:
             yield
         except (exceptions.BaseError, OSError, ValueError) as problem:
-            raise self._translate(problem, call, otherwise=errors.UnavailableError) from problem
+            raise self._translate(problem, call, otherwise=otherwise) from problem
 
-    @contextlib.contextmanager
-    def _writing(self, call: str) -> Iterator[None]:
-        try:
-            yield
-        except (exceptions.BaseError, OSError, ValueError) as problem:
-            raise self._translate(problem, call, otherwise=errors.UnknownOutcomeError) from problem
+    _reading = functools.partialmethod(_translating, otherwise=errors.UnavailableError)
+    _writing = functools.partialmethod(_translating, otherwise=errors.UnknownOutcomeError)
 
     def _translate(self, problem: Exception, call: str, *, otherwise: type[errors.StorageError]) -> errors.StorageError:
         """`otherwise` is the error if it is unknown whether the store applied the call."""

@@ -133,20 +133,30 @@ async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored, li
     raise _still_unknown(f"replace {key}")
 
 
-async def put(store: ObjectStore, key: Key, body: bytes, *, limit: int = MAX_READ) -> None:
-    """Write over anything that is not larger than the limit: the body is there at one moment during the call."""
+async def change(
+    store: ObjectStore, key: Key, edit: Callable[[Stored | None], bytes | None], *, limit: int = MAX_READ
+) -> bytes | None:
+    """Writes what `edit` makes of the object over the version that it was made of; None leaves it. Returns the body that is
+    there then."""
     for _ in range(ATTEMPTS):
         found = await read(store, key, limit=limit)
-        if found is None:
-            found = await create_or_adopt(store, key, body, limit=limit)
-        if found.body == body:
-            return
+        body = edit(found)
+        if body is None or (found is not None and body == found.body):
+            return None if found is None else found.body
         try:
-            await replace(store, key, body, seen=found, limit=limit)
-            return
+            if found is not None:
+                await replace(store, key, body, seen=found, limit=limit)
+                return body
         except errors.ConflictError:
             continue
-    raise errors.UnavailableError(f"put {key}: other writers were faster {ATTEMPTS} times; try again")
+        if (await create_or_adopt(store, key, body, limit=limit)).body == body:
+            return body
+    raise errors.UnavailableError(f"{key}: other writers were faster {ATTEMPTS} times; try again")
+
+
+async def put(store: ObjectStore, key: Key, body: bytes, *, limit: int = MAX_READ) -> None:
+    """Write over anything that is not larger than the limit: the body is there at one moment during the call."""
+    await change(store, key, lambda found: body, limit=limit)
 
 
 async def delete(store: ObjectStore, key: Key) -> None:

@@ -16,7 +16,7 @@ from nstance.kube import errors, kubeconfig
 from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
 from nstance.kube.mirror import Mirror
-from nstance.kube.port import Change, Kube, Listing, Object, Token
+from nstance.kube.port import Change, Kube, Listing, Object, Selection, Token
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class RemoteKube:
         self._content = b""
         self._server = ""
         self._server_changes = 0
-        self._listed: dict[tuple[Kind, str, str, str], int] = {}
+        self._listed: dict[Selection, int] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._problem = f"the Secret {name} with the workload cluster's kubeconfig is missing"
         secrets.listen(self._on_secret_change)
@@ -85,23 +85,16 @@ class RemoteKube:
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
         changes = self._server_changes
         found = await self._client.list(kind, namespace=namespace, labels=labels, fields=fields)
-        self._listed[kind, namespace, labels, fields] = changes
+        self._listed[Selection(kind, namespace, labels, fields)] = changes
         return found
 
     async def watch(
-        self,
-        kind: Kind,
-        *,
-        version: str,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
-        timeout: float = 300.0,
+        self, selection: Selection, *, version: str, timeout: float = 300.0
     ) -> AsyncIterator[tuple[Change, Object]]:
         kube, changes = self._client, self._server_changes
-        if self._listed.get((kind, namespace, labels, fields), changes) != changes:
+        if self._listed.get(selection, changes) != changes:
             raise errors.ExpiredError("the workload cluster changed")
-        stream = kube.watch(kind, version=version, namespace=namespace, labels=labels, fields=fields, timeout=timeout)
+        stream = kube.watch(selection, version=version, timeout=timeout)
         async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event

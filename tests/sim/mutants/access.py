@@ -73,7 +73,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "snapshots-forget-the-head",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "            head=state.head,\n",
         "",
         "after a compaction nobody knows what the first slot follows",

@@ -43,7 +43,6 @@ LEADER_DEATH = ("tests/sim/test_leadership_death.py",)
 SLOW_STORE = ("tests/sim/test_leadership_slow.py",)
 PEER_HTTP = ("tests/component/test_peer_http.py",)
 OBJECT_STORES = ("tests/contracts/test_object_store.py",)
-OPERATORS = ("tests/component/test_authority_operators.py",)
 BOOT_HEALTH = ("tests/component/test_server_boot_health.py",)
 
 CATALOGUE: tuple[Mutant, ...] = (
@@ -53,7 +52,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- journal
     Mutant(
         "no-fence",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "                await self._append([])\n                break\n",
         "                break\n",
         "a new leader writes no fence: an old one goes on",
@@ -61,7 +60,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fence-ignores-epochs",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "if epoch > self._epoch or (other and epoch == self._epoch):",
         "if False:",
         "a leader fences although a newer one has written",
@@ -77,7 +76,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "acknowledged-before-durable",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "                    await points.reach(points.Point.BEFORE_COMMIT)\n",
         "                    await points.reach(points.Point.BEFORE_COMMIT)\n"
         "                    for _, early in batch:\n                        early.done() or early.set_result(None)\n",
@@ -85,7 +84,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "overtaken-goes-on",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "                        self._raise_deposed(overtaken)\n",
         "                        pass\n",
         "a refused write is taken for a success",
@@ -109,7 +108,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "snapshot-between-parts",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "        if self._state.decisions.is_waiting:\n",
         "        if False:\n",
         "a snapshot lacks the first parts of a decision",
@@ -117,7 +116,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "snapshot-forgets",
-        "nstance.objects.journal",
+        "nstance.objects.journal_writer",
         "            instances=dict(state.instances),\n",
         "            instances=dict(list(state.instances.items())[1:]),\n",
         "a snapshot lacks an instance",
@@ -343,14 +342,6 @@ CATALOGUE: tuple[Mutant, ...] = (
         "                return None\n",
         "a slot that is too large reads like the journal's end",
         tests=JOURNAL_TESTS,
-    ),
-    Mutant(
-        "damaged-registration-hides-its-tenant",
-        "nstance.authority.operators",
-        "                unreadable.append(key)\n",
-        "                pass\n",
-        "a registration that cannot be read counts as absent",
-        tests=OPERATORS,
     ),
     Mutant(
         "damaged-journal-is-healthy",

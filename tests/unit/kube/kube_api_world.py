@@ -24,6 +24,9 @@ class World:
         assert found is not None
         return Served(found, found.versions[0])
 
+    def target(self, resource: str, name: str, subresource: str = "") -> server.Target:
+        return server.Target(self.served(resource), name, "default", subresource)
+
     def create(self, resource: str, name: str, **fields: Any) -> Object:
         meta = {"name": name, **fields.pop("metadata", {})}
         served = self.served(resource)
@@ -31,7 +34,7 @@ class World:
         return self.api.create(served, {"metadata": meta, **fields}, namespace=namespace)
 
     def get(self, resource: str, name: str) -> Object:
-        return self.api.get(self.served(resource), name, namespace="default")
+        return self.api.get(self.target(resource, name))
 
     def names(self, resource: str) -> list[str]:
         return [each["metadata"]["name"] for each in self.api.store.all(self.served(resource).resource.id)]
@@ -40,10 +43,11 @@ class World:
         from nstance.kube.api.patches import Patch
 
         options.setdefault("how", Patch.MERGE)
-        return self.api.patch(self.served(resource), name, body, namespace="default", **options)
+        target = self.target(resource, name, options.pop("subresource", ""))
+        return self.api.patch(target, body, **options)
 
     def delete(self, resource: str, name: str, **options: Any) -> bool:
-        return self.api.delete(self.served(resource), name, namespace="default", **options)[1]
+        return self.api.delete(self.target(resource, name), **options)[1]
 
 
 def owned_by(owner: Object, *, block: bool = False, controller: bool = False) -> Object:

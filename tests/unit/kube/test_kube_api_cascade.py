@@ -4,6 +4,7 @@ import pytest
 
 from nstance.kube.api import status
 from nstance.kube.api.cascade import Propagation
+from nstance.kube.api.server import Target
 from unit.kube.kube_api_world import World, owned_by
 
 POOLS, MACHINES = "machinepools.cluster.x-k8s.io", "machines.cluster.x-k8s.io"
@@ -115,7 +116,7 @@ def test_a_definition_is_served_at_once_and_takes_its_objects_along(world: World
     assert {each["type"] for each in made["status"]["conditions"]} == {"Established", "NamesAccepted"}
     widget = world.create(WIDGETS, "a", spec={"size": 1, "unknown": True})
     assert widget["spec"] == {"size": 1, "color": "red"}, "unknown fields are dropped, defaults filled in"
-    older = world.api.get(world.api.served("example.com", "v1alpha1", "widgets"), "a", namespace="default")
+    older = world.api.get(Target(world.api.served("example.com", "v1alpha1", "widgets"), "a", "default"))
     assert older["apiVersion"] == "example.com/v1alpha1"
     world.patch(WIDGETS, "a", {"spec": {"replicas": 3}}, subresource="scale")
     assert world.get(WIDGETS, "a")["spec"]["size"] == 3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nstance.kube.api import builtin_resources, scaling, status
 from nstance.kube.api.patches import Patch
+from nstance.kube.api.server import Target
 from unit.kube.kube_api_world import World
 
 WORDS = st.sampled_from(
@@ -80,7 +81,7 @@ def test_parts_of_the_wrong_shape_are_refused_or_kept_and_break_nobody(resource:
         with contextlib.suppress(status.ApiError):
             world.api.adopt(served, f"{name}-file", {field: odd}, namespace=space)
         with contextlib.suppress(status.ApiError):
-            world.api.get(served, f"{name}-file", namespace=space, subresource="scale")
+            world.api.get(Target(served, f"{name}-file", space, "scale"))
         with contextlib.suppress(status.ApiError):
             world.api.evict("witness", namespace="default")
             world.create("pods", "witness", metadata={"labels": {"app": "x"}})
@@ -100,14 +101,14 @@ def test_odd_objects_break_nothing(resource: Any, fields: Any, meta: Any, patch:
         world.api.adopt(served, "odd-file", {**fields, "metadata": meta}, namespace=space)
     for name in ("odd", "odd-file"):
         with contextlib.suppress(status.ApiError):
-            world.api.patch(served, name, patch, how=how, namespace=space)
+            world.api.patch(Target(served, name, space), patch, how=how)
         with contextlib.suppress(status.ApiError):
-            world.api.patch(served, name, {"status": patch}, how=Patch.MERGE, namespace=space, subresource="status")
+            world.api.patch(Target(served, name, space, "status"), {"status": patch}, how=Patch.MERGE)
         with contextlib.suppress(status.ApiError):
-            scaling.read_scale(served, world.api.get(served, name, namespace=space))
+            scaling.read_scale(served, world.api.get(Target(served, name, space)))
     with contextlib.suppress(status.ApiError):
         world.api.evict("witness", namespace="default")
     listed = world.api.list(served).items
     for each in listed:
         with contextlib.suppress(status.ApiError):
-            world.api.delete(served, each["metadata"]["name"], namespace=each["metadata"].get("namespace", ""))
+            world.api.delete(Target(served, each["metadata"]["name"], each["metadata"].get("namespace", "")))

@@ -6,7 +6,7 @@ import pytest
 
 from nstance.kube.api import status
 from nstance.kube.api.patches import Patch
-from nstance.kube.api.server import Options
+from nstance.kube.api.server import Options, Target
 from unit.kube.kube_api_world import World
 
 POOLS = "machinepools.cluster.x-k8s.io"
@@ -122,7 +122,7 @@ def test_namespaces_must_exist_and_live(world: World) -> None:
     assert world.get("namespaces", "b")["status"]["phase"] == "Terminating"
     with refused(403, text="being terminated"):
         world.api.create(world.served("pods"), {"metadata": {"name": "c"}}, namespace="b")
-    world.api.patch(world.served("pods"), "a", {"metadata": {"finalizers": None}}, how=Patch.MERGE, namespace="b")
+    world.api.patch(Target(world.served("pods"), "a", "b"), {"metadata": {"finalizers": None}}, how=Patch.MERGE)
     assert "b" not in world.names("namespaces")
     with refused(403):
         world.delete("namespaces", "default")
@@ -132,12 +132,12 @@ def test_stale_writes_conflict(world: World) -> None:
     read = world.create(POOLS, "a", spec={"replicas": 1})
     world.patch(POOLS, "a", {"spec": {"replicas": 2}})
     with refused(409, "Conflict", "the object has been modified"):
-        world.api.replace(world.served(POOLS), "a", read, namespace="default")
+        world.api.replace(world.target(POOLS, "a"), read)
     stale = {"metadata": {"resourceVersion": read["metadata"]["resourceVersion"]}, "spec": {"replicas": 3}}
     with refused(409, "Conflict"):
         world.patch(POOLS, "a", stale)
     with refused(422, text="must be specified for an update"):
-        world.api.replace(world.served(POOLS), "a", {"metadata": {"name": "a"}}, namespace="default")
+        world.api.replace(world.target(POOLS, "a"), {"metadata": {"name": "a"}})
     with refused(409, "AlreadyExists"):
         world.create(POOLS, "a")
 
@@ -175,13 +175,13 @@ def test_status_and_object_do_not_touch_each_other(world: World) -> None:
 def test_scale(world: World) -> None:
     world.create(POOLS, "a", spec={"replicas": 1})
     world.patch(POOLS, "a", {"status": {"replicas": 1, "selector": "x=y"}}, subresource="status")
-    scale = world.api.get(world.served(POOLS), "a", namespace="default", subresource="scale")
+    scale = world.api.get(world.target(POOLS, "a", "scale"))
     assert scale["kind"] == "Scale"
     assert (scale["spec"], scale["status"]) == ({"replicas": 1}, {"replicas": 1, "selector": "x=y"})
     world.patch(POOLS, "a", {"spec": {"replicas": 6}}, subresource="scale")
     assert world.get(POOLS, "a")["spec"]["replicas"] == 6
     with refused(409):
-        world.api.replace(world.served(POOLS), "a", scale, namespace="default", subresource="scale")
+        world.api.replace(world.target(POOLS, "a", "scale"), scale)
     with refused(422, text="spec.replicas"):
         world.patch(POOLS, "a", {"spec": {"replicas": -1}}, subresource="scale")
     world.create("configmaps", "c")

@@ -7,7 +7,7 @@ import pytest
 
 from nstance import clock as clocks
 from nstance.kube import errors, kinds, memory
-from nstance.kube.port import Change
+from nstance.kube.port import Change, Selection
 from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
 
@@ -59,7 +59,7 @@ async def test_an_error_is_raised_and_nothing_done() -> None:
 async def test_a_broken_watch_is_unavailable_and_a_forgotten_one_expired() -> None:
     world = kube()
     version = (await world.list(kinds.NODE)).version
-    async with contextlib.aclosing(world.watch(kinds.NODE, version=version)) as watch:
+    async with contextlib.aclosing(world.watch(Selection(kinds.NODE), version=version)) as watch:
         waiting = asyncio.ensure_future(anext(watch))
         await asyncio.sleep(0)
         await world.create(kinds.NODE, NODE)
@@ -73,13 +73,13 @@ async def test_a_broken_watch_is_unavailable_and_a_forgotten_one_expired() -> No
                 await waiting
     world.api.store.forget()
     with pytest.raises(errors.ExpiredError):
-        await anext(world.watch(kinds.NODE, version=version))
+        await anext(world.watch(Selection(kinds.NODE), version=version))
 
 
 async def test_a_watch_ends_with_a_bookmark() -> None:
     world = kube()
     version = (await world.list(kinds.NODE)).version
     await world.create(kinds.CONFIG_MAP, {"metadata": {"name": "other", "namespace": "default"}})
-    seen = [each async for each in world.watch(kinds.NODE, version=version, timeout=0.05)]
+    seen = [each async for each in world.watch(Selection(kinds.NODE), version=version, timeout=0.05)]
     assert [change for change, _ in seen] == [Change.BOOKMARK]
     assert int(seen[0][1]["metadata"]["resourceVersion"]) == int(version) + 1

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from nstance.kube import errors, kinds
-from nstance.kube.mirror import Mirror, Selection
-from nstance.kube.port import Change, Kube, Listing, Object
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Change, Kube, Listing, Object, Selection
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually

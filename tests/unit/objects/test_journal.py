@@ -13,7 +13,7 @@ from nstance.model import codec
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.model.rollout import GroupRecord
-from nstance.objects import compaction, journal, settle, slots
+from nstance.objects import compaction, journal, journal_writer, settle, slots
 from nstance.objects.errors import PermissionDeniedError, UnavailableError, UnknownOutcomeError
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
@@ -59,10 +59,10 @@ def open_journal(store: MemoryStore, *, slot_limit: int = journal.SLOT_LIMIT) ->
 @asynccontextmanager
 async def writing(
     store: MemoryStore, epoch: int = 1, *, slot_limit: int = journal.SLOT_LIMIT
-) -> AsyncIterator[journal.Writer]:
+) -> AsyncIterator[journal_writer.Writer]:
     opened = open_journal(store, slot_limit=slot_limit)
     book, _ = await opened.load()
-    writer = journal.Writer(opened, book, epoch=epoch, guard=no_guard, rng=SystemRng())
+    writer = journal_writer.Writer(opened, book, epoch=epoch, guard=no_guard, rng=SystemRng())
     await writer.fence()
     task = asyncio.create_task(writer.run())
     try:
@@ -127,7 +127,7 @@ async def test_the_fence_absorbs_what_an_older_leader_managed_to_write() -> None
     async with writing(store, epoch=1) as old:
         book, _ = await open_journal(store).load()
         await old.commit(entry("just-in-time"))
-        new = journal.Writer(open_journal(store), book, epoch=2, guard=no_guard, rng=SystemRng())
+        new = journal_writer.Writer(open_journal(store), book, epoch=2, guard=no_guard, rng=SystemRng())
         await new.fence()
         assert "just-in-time" in book.instances
 
@@ -137,7 +137,7 @@ async def test_a_leader_that_reads_a_higher_epoch_is_deposed() -> None:
     async with writing(store, epoch=5):
         pass
     book, _ = await open_journal(store).load()
-    late = journal.Writer(open_journal(store), book, epoch=4, guard=no_guard, rng=SystemRng())
+    late = journal_writer.Writer(open_journal(store), book, epoch=4, guard=no_guard, rng=SystemRng())
     with pytest.raises(journal.DeposedError):
         await late.fence()
 
@@ -148,7 +148,7 @@ async def test_equal_epochs_cannot_both_write() -> None:
     async with writing(store, epoch=3) as one:
         other_book, _ = await open_journal(store).load()
         await one.commit(entry("a"))
-        other = journal.Writer(open_journal(store), other_book, epoch=3, guard=no_guard, rng=SystemRng())
+        other = journal_writer.Writer(open_journal(store), other_book, epoch=3, guard=no_guard, rng=SystemRng())
         task = asyncio.create_task(other.run())
         with pytest.raises(journal.DeposedError):
             await other.commit(entry("b"))
@@ -217,7 +217,7 @@ async def test_an_unavailable_store_is_not_an_empty_one() -> None:
 
 async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a bucket was written to, a start reads the last snapshot and what came after it."""
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
         for number in range(10):
@@ -232,7 +232,7 @@ async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """The previous snapshot and the journal after it give the same state, and there is an alarm."""
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
         for number in range(10):
@@ -248,7 +248,7 @@ async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pyte
 
 async def test_compaction_keeps_what_somebody_may_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots go only when they lie before the last two snapshots and are older than seven days."""
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 3)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 3)
     store = await filled(1)
     async with writing(store, epoch=2) as writer:
         for number in range(20):
@@ -268,7 +268,7 @@ async def test_compaction_keeps_what_somebody_may_need(monkeypatch: pytest.Monke
 async def test_compaction_keeps_what_lies_before_a_snapshot_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, damage: bytes
 ) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 3)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 3)
     store = await filled(1)
     async with writing(store, epoch=2) as writer:
         for number in range(12):
@@ -384,11 +384,11 @@ async def test_a_decision_whose_last_part_is_missing_never_happened(lost: int) -
 
 
 async def test_no_snapshot_is_due_between_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 1)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 1)
     store, due = MemoryStore(SystemClock()), []
     opened = open_journal(store, slot_limit=LIMIT)
     book, _ = await opened.load()
-    writer = journal.Writer(
+    writer = journal_writer.Writer(
         opened,
         book,
         epoch=1,
@@ -452,13 +452,13 @@ async def test_a_large_snapshot_does_not_hold_up_the_event_loop() -> None:
         counting = asyncio.create_task(count())
         await writer.snapshot()
         counting.cancel()
-    assert turns >= 1000 // journal.PIECES_PER_TURN - 1
+    assert turns >= 1000 // journal_writer.PIECES_PER_TURN - 1
     assert len(await state(store)) == 1000
 
 
 async def test_of_a_week_of_snapshots_only_the_oldest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds the whole state: to read all of them again and again would cost more than everything else."""
-    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 3)
+    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 3)
     store, read = MemoryStore(SystemClock()), []
 
     async def watch(verb: Verb, key: str) -> Fate:

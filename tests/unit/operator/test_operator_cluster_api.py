@@ -7,8 +7,8 @@ import pytest
 from nstance.clock import SystemRng
 from nstance.kube import kinds, memory
 from nstance.kube.memory import MemoryKube
-from nstance.kube.mirror import Mirror, Selection
-from nstance.kube.port import Object
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Object, Selection
 from nstance.operator.controllers import cluster_api
 from nstance.operator.controllers.cluster_api import ClusterApi
 from support.hand_clock import HandClock

@@ -137,7 +137,7 @@ class Files:
             return
         log.info("object deleted by hand", extra={"file": str(path)})
         try:
-            self.api.delete(self._served(place, current), place.name, namespace=place.namespace)
+            self.api.delete(server.Target(self._served(place, current), place.name, place.namespace))
         except status.ApiError as error:
             log.warning("failed to delete object", extra={"file": str(path), "problem": error.message})
         remaining = self.api.store.get(key)

@@ -10,7 +10,7 @@ from nstance.dev.k8s.streams import MAX_WATCH_SECONDS, WatchRequest
 from nstance.kube.api import schema, selectors, status
 from nstance.kube.api.cascade import Propagation
 from nstance.kube.api.resources import Served
-from nstance.kube.api.server import Options
+from nstance.kube.api.server import Options, Target
 from nstance.kube.port import Object
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
@@ -26,6 +26,10 @@ class ObjectRequest:
         self.method = request.method
         self.query: Mapping[str, str] = request.query
         self.accept = request.headers.get("Accept", "")
+
+    @property
+    def object(self) -> Target:
+        return Target(self.served, self.target.name, self.target.namespace, self.target.subresource)
 
     @property
     def is_watch(self) -> bool:
@@ -52,7 +56,7 @@ class ObjectRequest:
         strict = self.query.get("fieldValidation") == "Strict"
         return Options(dry_run=self.dry_run, strict=strict, manager=self.query.get("fieldManager", ""))
 
-    def warn(self, response: web.StreamResponse, body: object) -> web.StreamResponse:
+    def warn(self, response: web.StreamResponse, body: Any) -> web.StreamResponse:
         """Names fields of the body that its schema does not know, unless the client wants to hear nothing of them."""
         schema_of = self.served.version.schema
         if schema_of is None or not isinstance(body, dict) or self.query.get("fieldValidation") == "Ignore":

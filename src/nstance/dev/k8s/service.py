@@ -103,9 +103,7 @@ class Service:
         return act[call.method](call)
 
     def _get(self, call: ObjectRequest) -> web.StreamResponse:
-        target = call.target
-        found = self._api.get(call.served, target.name, namespace=target.namespace, subresource=target.subresource)
-        return self._respond(call, found)
+        return self._respond(call, self._api.get(call.object))
 
     def _list(self, call: ObjectRequest) -> web.StreamResponse:
         limit, token = call.number("limit"), call.query.get("continue", "")
@@ -129,19 +127,11 @@ class Service:
         return call.warn(self._respond(call, created, code=201), body)
 
     def _put(self, call: ObjectRequest) -> web.StreamResponse:
-        target, body = call.target, decode_body(call.request, call.raw)
-        changed = self._api.replace(
-            call.served,
-            target.name,
-            body,
-            namespace=target.namespace,
-            subresource=target.subresource,
-            options=call.options(),
-        )
+        body = decode_body(call.request, call.raw)
+        changed = self._api.replace(call.object, body, options=call.options())
         return call.warn(self._respond(call, changed), body)
 
     def _patch(self, call: ObjectRequest) -> web.StreamResponse:
-        target = call.target
         media = call.request.content_type
         try:
             how = Patch(media)
@@ -149,15 +139,7 @@ class Service:
             raise status.unsupported_media(media, [each.value for each in Patch]) from None
         body = negotiation.parse_body(call.raw, media)
         before = self._api.store.version
-        changed = self._api.patch(
-            call.served,
-            target.name,
-            body,
-            how=how,
-            namespace=target.namespace,
-            subresource=target.subresource,
-            options=call.options(),
-        )
+        changed = self._api.patch(call.object, body, how=how, options=call.options())
         meta = changed["metadata"]
         was_created = (
             how is Patch.APPLY and meta.get("generation", 1) == 1 and meta.get("resourceVersion") == str(before + 1)
@@ -165,12 +147,10 @@ class Service:
         return call.warn(self._respond(call, changed, code=201 if was_created else 200), body)
 
     def _delete(self, call: ObjectRequest) -> web.StreamResponse:
-        target, options = call.target, call.delete_options()
+        options = call.delete_options()
         conditions = get_object(options, "preconditions")
         last, gone = self._api.delete(
-            call.served,
-            target.name,
-            namespace=target.namespace,
+            call.object,
             uid=str(conditions.get("uid") or ""),
             version=str(conditions.get("resourceVersion") or ""),
             propagation=propagation(options),
@@ -180,7 +160,7 @@ class Service:
         if not gone or resource.id == "pods":
             return self._respond(call, last)
         uid = last["metadata"]["uid"]
-        return _json(status.success(group=resource.group, plural=resource.plural, name=target.name, uid=uid))
+        return _json(status.success(group=resource.group, plural=resource.plural, name=call.target.name, uid=uid))
 
     def _subresource(self, call: ObjectRequest) -> web.StreamResponse:
         target = call.target

@@ -56,6 +56,20 @@ class Page:
 DEFAULT_OPTIONS = Options()
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One object, or a subresource of it."""
+
+    served: Served
+    name: str
+    namespace: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> Key:
+        return _key(self.served.resource, self.namespace, self.name)
+
+
 class Api:
     def __init__(
         self,
@@ -84,11 +98,9 @@ class Api:
             raise status.no_such_path()
         return found
 
-    def get(self, served: Served, name: str, *, namespace: str = "", subresource: str = "") -> Object:
-        body = served.shown(self._get_stored(served.resource, namespace, name))
-        if subresource == "scale":
-            return scaling.read_scale(served, body)
-        return body
+    def get(self, target: Target) -> Object:
+        body = target.served.shown(self._get_stored(target))
+        return scaling.read_scale(target.served, body) if target.subresource == "scale" else body
 
     def list(
         self,
@@ -142,52 +154,31 @@ class Api:
             stored["status"] = crd_objects.accepted_status(stored, now)
         return self._store_object(served, key, stored, options)
 
-    def replace(
-        self,
-        served: Served,
-        name: str,
-        body: Any,
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        options: Options = DEFAULT_OPTIONS,
-    ) -> Object:
-        old = self._get_stored(served.resource, namespace, name)
-        if subresource == "scale":
+    def replace(self, target: Target, body: Any, *, options: Options = DEFAULT_OPTIONS) -> Object:
+        served, old = target.served, self._get_stored(target)
+        if target.subresource == "scale":
             return self._scale(served, old, body, options)
         meta = metadata.decode(served.resource, body)
         _check_type(served, body)
         if not meta.get("resourceVersion") and (served.resource.custom or served.resource.plural == "leases"):
             text = "Invalid value: 0x0: must be specified for an update"
             cause = status.Cause("metadata.resourceVersion", text)
-            raise status.invalid(served.resource.group, served.resource.kind, name, [cause])
-        return self._update(served, old, body, subresource, options)
+            raise status.invalid(served.resource.group, served.resource.kind, target.name, [cause])
+        return self._update(served, old, body, target.subresource, options)
 
-    def patch(
-        self,
-        served: Served,
-        name: str,
-        body: Any,
-        *,
-        how: Patch,
-        namespace: str = "",
-        subresource: str = "",
-        options: Options = DEFAULT_OPTIONS,
-    ) -> Object:
+    def patch(self, target: Target, body: Any, *, how: Patch, options: Options = DEFAULT_OPTIONS) -> Object:
         if how is Patch.APPLY:
-            return self._apply(served, name, body, namespace=namespace, subresource=subresource, options=options)
-        old = self._get_stored(served.resource, namespace, name)
+            return self._apply(target, body, options)
+        served, old = target.served, self._get_stored(target)
         shown = served.shown(old)
-        if subresource == "scale":
+        if target.subresource == "scale":
             return self._scale(served, old, _patched(scaling.read_scale(served, shown), body, how), options)
         if how is Patch.STRATEGIC and served.resource.custom:
             accepted = [each.value for each in Patch if each is not Patch.STRATEGIC]
             raise status.unsupported_media(how.value, accepted)
-        return self._update(served, old, _patched(shown, body, how), subresource, options)
+        return self._update(served, old, _patched(shown, body, how), target.subresource, options)
 
-    def _apply(
-        self, served: Served, name: str, body: Any, *, namespace: str, subresource: str, options: Options
-    ) -> Object:
+    def _apply(self, target: Target, body: Any, options: Options) -> Object:
         """Server-side apply as a merge: fields of the body win, nothing is removed."""
         if not options.manager:
             raise status.bad_request("fieldManager is required for apply patch")
@@ -195,32 +186,30 @@ class Api:
             raise status.bad_request("the body of an apply patch is an object")
         if not body.get("apiVersion") or not body.get("kind"):
             raise status.bad_request("apiVersion and kind must be set in an apply patch")
-        old = self.store.get(_key(served.resource, namespace, name))
-        if old is None and not subresource:
-            own = {**metadata.decode(served.resource, body), "name": name}
-            return self.create(served, {**body, "metadata": own}, namespace=namespace, options=options)
-        old = self._get_stored(served.resource, namespace, name)
-        if subresource == "scale":
+        served = target.served
+        if self.store.get(target.key) is None and not target.subresource:
+            own = {**metadata.decode(served.resource, body), "name": target.name}
+            return self.create(served, {**body, "metadata": own}, namespace=target.namespace, options=options)
+        old = self._get_stored(target)
+        if target.subresource == "scale":
             scale = patches.merge_patch(scaling.read_scale(served, old), body)
             return self._scale(served, old, scale, options)
         _check_type(served, body)
         merge = patches.merge_patch if served.resource.custom else strategic_merge.merge
-        return self._update(served, old, merge(served.shown(old), body), subresource, options)
+        return self._update(served, old, merge(served.shown(old), body), target.subresource, options)
 
     def delete(
         self,
-        served: Served,
-        name: str,
+        target: Target,
         *,
-        namespace: str = "",
         uid: str = "",
         version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
         dry_run: bool = False,
     ) -> tuple[Object, bool]:
         """The last state of the object, and whether it is gone; with finalizers it stays."""
-        resource = served.resource
-        body = self._get_stored(resource, namespace, name)
+        resource, name, shown = target.served.resource, target.name, target.served.shown
+        body = self._get_stored(target)
         for what, wanted, found in (
             ("UID", uid, body["metadata"]["uid"]),
             ("ResourceVersion", version, body["metadata"]["resourceVersion"]),
@@ -230,28 +219,25 @@ class Api:
                 raise status.conflict(resource.group, resource.plural, name, why)
         if resource.id == "namespaces" and name in _UNDELETABLE_NAMESPACES:
             raise status.forbidden("", "namespaces", name, "this namespace may not be deleted")
-        key = _key(resource, namespace, name)
         if dry_run:
-            return served.shown(body), not body["metadata"].get("finalizers")
-        last = self._cascade.delete(key, propagation)
+            return shown(body), not body["metadata"].get("finalizers")
+        last = self._cascade.delete(target.key, propagation)
         self._cascade.settle()
-        remaining = self.store.get(key)
-        return served.shown(last if remaining is None else remaining), remaining is None
+        remaining = self.store.get(target.key)
+        return shown(last if remaining is None else remaining), remaining is None
 
     def evict(self, name: str, *, namespace: str, uid: str = "", version: str = "", dry_run: bool = False) -> None:
-        pods = self.served("", "v1", "pods")
-        pod = self._get_stored(pods.resource, namespace, name)
-        refusal = budgets.refusal(pod, self.store.all("poddisruptionbudgets.policy", namespace))
+        pod = Target(self.served("", "v1", "pods"), name, namespace)
+        refusal = budgets.refusal(self._get_stored(pod), self.store.all("poddisruptionbudgets.policy", namespace))
         if refusal is not None:
             raise refusal
-        self.delete(pods, name, namespace=namespace, uid=uid, version=version, dry_run=dry_run)
+        self.delete(pod, uid=uid, version=version, dry_run=dry_run)
 
     def token(
         self, service_account: str, *, namespace: str, seconds: int, audiences: Sequence[str] = ()
     ) -> tuple[str, float]:
         """A well-formed, unsigned token, and its expiry."""
-        accounts = self.served("", "v1", "serviceaccounts")
-        account = self._get_stored(accounts.resource, namespace, service_account)
+        account = self._get_stored(Target(self.served("", "v1", "serviceaccounts"), service_account, namespace))
         if seconds < 600:
             cause = status.Cause(
                 "spec.expirationSeconds", f"Invalid value: {seconds}: may not specify less than 10 minutes"
@@ -303,10 +289,11 @@ class Api:
             return old
         return self._store_object(served, key, stored, DEFAULT_OPTIONS)
 
-    def _get_stored(self, resource: Resource, namespace: str, name: str) -> Object:
-        body = self.store.get(_key(resource, namespace, name))
+    def _get_stored(self, target: Target) -> Object:
+        body = self.store.get(target.key)
         if body is None:
-            raise status.not_found(resource.group, resource.plural, name)
+            resource = target.served.resource
+            raise status.not_found(resource.group, resource.plural, target.name)
         return body
 
     def _update(self, served: Served, old: Object, body: Any, subresource: str, options: Options) -> Object:

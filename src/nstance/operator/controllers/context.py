@@ -8,8 +8,8 @@ from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
 from nstance.kube.kinds import Kind
-from nstance.kube.mirror import Mirror, Selection
-from nstance.kube.port import Kube, Object
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Kube, Object, Selection
 from nstance.kube.queue import Pass, Queue, Rules
 from nstance.model.ids import ClusterId, TenantId
 from nstance.operator.controllers import cluster_api, resources

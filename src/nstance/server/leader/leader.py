@@ -13,7 +13,7 @@ from typing import Any
 from nstance.model.consistency import violations
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import IdMaker
-from nstance.objects import errors, journal, slots
+from nstance.objects import errors, journal, journal_writer, slots
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.election.elector import Elector
@@ -61,7 +61,7 @@ class Leader:
         with self._env.observers.term(term):
             state, _ = await asyncio.gather(self._follower.take(), self._active_config.begin_term())
             await self._read_all(state)
-            writer = journal.Writer(
+            writer = journal_writer.Writer(
                 self._journal,
                 state,
                 epoch=term.epoch,
@@ -80,7 +80,7 @@ class Leader:
                 self._commits = None
                 self._active_config.end_term()
 
-    def _make_parts(self, term: Term, writer: journal.Writer, state: journal.JournalState) -> ShardParts:
+    def _make_parts(self, term: Term, writer: journal_writer.Writer, state: journal.JournalState) -> ShardParts:
         shard_state = ShardState(state.instances, state.groups, desired_groups(self._active_config.configuration))
         on_commit = self._env.observers.on_commit
         parts = ShardParts.make(term, writer, shard_state, clock=self._env.clock, ids=self.ids, on_commit=on_commit)
@@ -91,7 +91,9 @@ class Leader:
         self._history.restore(shard_state.instances)
         return parts
 
-    async def _lead(self, context: TermContext, work: TermWork, writer: journal.Writer, ports: Sequence[Port]) -> None:
+    async def _lead(
+        self, context: TermContext, work: TermWork, writer: journal_writer.Writer, ports: Sequence[Port]
+    ) -> None:
         env, term = self._env, context.shard.term
         tasks: list[asyncio.Task[None]] = []
         promise = configurations.timings(context.configuration.settings).promise
@@ -156,7 +158,7 @@ class Leader:
                 f"the journal ends at slot {state.tail}, but the lease has seen slot {held.tail}: restore what is missing"
             )
 
-    async def _write_snapshots(self, writer: journal.Writer) -> None:
+    async def _write_snapshots(self, writer: journal_writer.Writer) -> None:
         while True:
             await self._env.clock.sleep(SNAPSHOT_CHECK_SECONDS)
             if not writer.is_snapshot_due():

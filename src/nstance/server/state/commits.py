@@ -8,7 +8,7 @@ from nstance.model.decision import Reason
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import Change, Instance
 from nstance.model.rollout import GroupRecord
-from nstance.objects import journal, slots
+from nstance.objects import journal_writer, slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Commits:
 
     def __init__(
         self,
-        writer: journal.Writer,
+        writer: journal_writer.Writer,
         *,
         epoch: int,
         on_failure: Callable[[str, Exception], None],

@@ -7,7 +7,7 @@ from nstance.clock import Clock
 from nstance.model import decision as dec
 from nstance.model.ids import GroupKey, IdMaker, InstanceId
 from nstance.model.instance import Instance
-from nstance.objects import journal, slots
+from nstance.objects import journal_writer, slots
 from nstance.server.election.term import Term
 from nstance.server.state.commits import Commits
 from nstance.server.state.event_log import EventLog
@@ -31,7 +31,7 @@ class ShardParts:
     def make(
         cls,
         term: Term,
-        writer: journal.Writer,
+        writer: journal_writer.Writer,
         state: ShardState,
         *,
         clock: Clock,
