@@ -233,7 +233,9 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
                 arguments = (f"--webhook-bind-address=127.0.0.1:{base + 2}", f"--webhook-cert-path={tmp_path / 'none'}")
                 async with operating(tmp_path, namespace, base, *arguments) as process:
                     await _until(process, lambda: _is_static(kube, namespace))
-                    with pytest.raises(errors.InvalidError, match=r"spec\.template cannot be changed: the group is static"):
+                    with pytest.raises(
+                        errors.InvalidError, match=r"spec\.template cannot be changed: the group is static"
+                    ):
                         await _patch_pool(kube, namespace, {"template": "other"})
                     await _patch_pool(kube, namespace, {"vars": {"greeting": "hi"}})
                     with pytest.raises(errors.InvalidError, match=r"providerIDList cannot be changed"):

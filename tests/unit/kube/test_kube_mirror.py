@@ -165,7 +165,7 @@ async def test_an_object_that_is_created_again_is_a_deletion_and_an_addition(clo
 
 
 @virtually
-async def test_after_a_watch_that_said_nothing_it_lists_again(clock: Machine) -> None:
+async def test_it_lists_again_after_a_silent_watch(clock: Machine) -> None:
     """The storage behind the API server was restored: nothing that happens there is newer than the version watched from."""
     scene = Scene(clock)
     scene.server.lists = [Listing([thing("a", 90), thing("b", 91)], "95"), Listing([thing("a", 40)], "50")]
