@@ -31,7 +31,7 @@ from bench.measured import Measured, start
 from bench.pair import SETTLE_SECONDS
 from nstance.clock import SystemClock
 from nstance.config.addresses import Service
-from nstance.model.ids import DEFAULT_TENANT, InstanceId
+from nstance.model.ids import DEFAULT_TENANT, InstanceId, ShardId
 from nstance.pki import ca, keys, names
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import tls
@@ -280,7 +280,7 @@ class Server(Measured):
         return Channel(
             [f"127.0.0.1:{port}", f"127.0.0.1:{port + STANDBY_OFFSET}"],
             context=context,
-            expect=ExpectedServer(CLUSTER, SHARD),
+            expect=ExpectedServer(CLUSTER, ShardId(self.settings["shard"])),
             clock=CLOCK,
         )
 
@@ -307,10 +307,14 @@ async def serving(
     capacity_retry: str = "3m",
     ec2: str = "",
     google: str = "",
+    shard: str = SHARD,
+    bucket: str = "",
+    first_vm: int = 0,
 ) -> AsyncIterator[Server]:
     """`settled`: the groups already have their size. `files`: the bucket is a directory, which a standby can share, instead
     of memory. `checks`: of each instance. `exact_memory`: the server reports its memory to the byte, and is slower.
-    `ec2`: the URL of a `bench.ec2_endpoint` that is its cloud. `google`: the URL of a `bench.gcp` that is."""
+    `ec2`: the URL of a `bench.ec2_endpoint` that is its cloud. `google`: the URL of a `bench.gcp` that is. `bucket`: a
+    directory that several shards share. `first_vm`: clouds of several shards number their VMs from there."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         settings = {
@@ -321,7 +325,9 @@ async def serving(
             "base": _free_base(),
             "seed": f"{random.getrandbits(64):x}",
             "dir": folder,
-            "bucket": f"{folder}/bucket" if files else "",
+            "bucket": bucket or (f"{folder}/bucket" if files else ""),
+            "shard": shard,
+            "first_vm": first_vm,
             "standby": False,
             "profile": profile,
             "retention": retention,

@@ -127,12 +127,14 @@ class ReportingProvider(MemoryProvider):
 class FleetServer:
     def __init__(self, settings: Json) -> None:
         self.settings = settings
+        self.shard = ShardId(settings["shard"])
         self.clock, self.rng = SystemClock(), SystemRng()
         self.store = FileStore(settings["bucket"]) if settings["bucket"] else MemoryStore(self.clock)
         self.behavior = Script()
         self.booted: list[CreateRequest] = []
         self.cloud = MemoryCloud(self.clock, behavior=self.behavior, on_boot=self._boot)
-        self.scope = Scope(cluster=CLUSTER, shard=SHARD)
+        self.cloud._created = settings["first_vm"]
+        self.scope = Scope(cluster=CLUSTER, shard=self.shard)
         self.server: ServerProcess
         self.running: asyncio.Task[None]
         self.profile = cProfile.Profile()
@@ -165,7 +167,7 @@ class FleetServer:
             },
             "groups": {"default": {name: {"template": "web", "size": size} for name, size in sizes.items()}},
         }
-        await self._overwrite(f"shard/{SHARD}/config.jsonc", json.dumps(config).encode())
+        await self._overwrite(f"shard/{self.shard}/config.jsonc", json.dumps(config).encode())
 
     async def _overwrite(self, key: str, body: bytes) -> None:
         if isinstance(self.store, FileStore):
@@ -176,8 +178,8 @@ class FleetServer:
     def _journal(self) -> journal.Journal:
         return journal.Journal(
             self.store,
-            journal_prefix=f"shard/{SHARD}/journal/",
-            snapshot_prefix=f"shard/{SHARD}/snapshot/",
+            journal_prefix=f"shard/{self.shard}/journal/",
+            snapshot_prefix=f"shard/{self.shard}/snapshot/",
             clock=self.clock,
         )
 
@@ -193,7 +195,7 @@ class FleetServer:
         settings = self.settings
         sizes = {f"g{number}": settings["size"] for number in range(settings["groups"])}
         await self.configure(sizes)
-        groups = (await configurations.read(self.store, SHARD)).groups
+        groups = (await configurations.read(self.store, self.shard)).groups
         ids = IdMaker(wall=self.clock.wall, bits=self.rng.bits)
         records = [
             self._instance(ids, groups[key])
@@ -257,7 +259,7 @@ class FleetServer:
         name, offset = ("b", STANDBY_OFFSET) if self.settings["standby"] else ("a", 0)
         options = Options(
             id=ServerId(name),
-            shard=SHARD,
+            shard=self.shard,
             storage="memory",
             bucket="",
             prefix="",
@@ -303,7 +305,7 @@ class FleetServer:
                 "nstance:instance-id": record.id,
                 "nstance:managed": "true",
                 "nstance:cluster-id": CLUSTER,
-                "nstance:shard": SHARD,
+                "nstance:shard": self.shard,
                 "nstance:tenant": record.tenant,
                 "nstance:group": record.group,
             }

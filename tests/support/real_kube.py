@@ -183,81 +183,131 @@ def _kubeconfig(url: str, certificate: bytes) -> str:
     )
 
 
+class Programs:
+    """etcd, kube-apiserver and kube-controller-manager, each with its log. Killed or stopped ones can be started again: ports,
+    data and certificates stay."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.kubeconfig = work / "kubeconfig"
+        self._etcd_port, self._peer_port, self._port = free_ports(3)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._port}"
+
+    def prepare(self) -> None:
+        run("openssl", "genrsa", "-out", str(self.work / "accounts.key"), "2048")
+        (self.work / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+
+    def start_etcd(self) -> None:
+        clients, peers = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
+        self._start(
+            "etcd",
+            _etcd(),
+            f"--data-dir={self.work / 'etcd'}",
+            f"--listen-client-urls={clients}",
+            f"--advertise-client-urls={clients}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}",
+            "--unsafe-no-fsync",
+        )
+
+    def start_server(self) -> None:
+        self._start(
+            "kube-apiserver",
+            str(CACHE / "kube-apiserver"),
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--secure-port={self._port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--cert-dir={self.work / 'certificates'}",
+            f"--token-auth-file={self.work / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            f"--service-account-key-file={self.work / 'accounts.key'}",
+            f"--service-account-signing-key-file={self.work / 'accounts.key'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            # Without a scheduler and kubelets the volume that this plugin adds to each pod is never mounted.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--endpoint-reconciler-type=none",
+        )
+
+    def wait_ready(self) -> None:
+        """Until kube-apiserver answers; its kubeconfig is there then."""
+        certificate = self.work / "certificates" / "apiserver.crt"
+        log = self.work / "kube-apiserver.log"
+        _wait_ready(self.url, certificate, self._running["kube-apiserver"], log)
+        self.kubeconfig.write_text(_kubeconfig(self.url, certificate.read_bytes()))
+
+    def start_controllers(self) -> None:
+        self._start(
+            "kube-controller-manager",
+            str(CACHE / "kube-controller-manager"),
+            f"--kubeconfig={self.kubeconfig}",
+            "--controllers=garbage-collector-controller,disruption-controller,namespace-controller,serviceaccount-controller",
+            "--leader-elect=false",
+            "--secure-port=0",
+        )
+
+    def send(self, program: str, number: signal.Signals) -> None:
+        self._running[program].send_signal(number)
+
+    def kill(self, program: str) -> None:
+        process = self._running.pop(program)
+        process.kill()
+        process.wait()
+
+    def end(self) -> None:
+        for process in reversed(self._running.values()):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in reversed(self._running.values()):
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self, name: str, *command: str) -> None:
+        with (self.work / f"{name}.log").open("ab") as file:
+            self._running[name] = subprocess.Popen(
+                command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+
 @contextmanager
-def running() -> Iterator[Path]:
-    """Yields the path of a kubeconfig with all rights. The programs are built."""
-    etcd = _etcd()
-    etcd_port, peer_port, port = free_ports(3)
-    url = f"https://127.0.0.1:{port}"
-    started: list[subprocess.Popen[bytes]] = []
+def started() -> Iterator[Programs]:
+    """With no custom resources. The programs are built."""
     with tempfile.TemporaryDirectory(prefix="nstance-kube-") as name:
-        work = Path(name)
-
-        def start(*command: str) -> tuple[subprocess.Popen[bytes], Path]:
-            log = work / f"{Path(command[0]).name}.log"
-            with log.open("wb") as file:
-                process = subprocess.Popen(
-                    command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
-                )
-            started.append(process)
-            return process, log
-
+        programs = Programs(Path(name))
         try:
-            run("openssl", "genrsa", "-out", str(work / "accounts.key"), "2048")
-            (work / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
-            clients, peers = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
-            start(
-                etcd,
-                f"--data-dir={work / 'etcd'}",
-                f"--listen-client-urls={clients}",
-                f"--advertise-client-urls={clients}",
-                f"--listen-peer-urls={peers}",
-                f"--initial-advertise-peer-urls={peers}",
-                f"--initial-cluster=default={peers}",
-                "--unsafe-no-fsync",
-            )
-            server, log = start(
-                str(CACHE / "kube-apiserver"),
-                f"--etcd-servers={clients}",
-                f"--secure-port={port}",
-                "--bind-address=127.0.0.1",
-                "--advertise-address=127.0.0.1",
-                f"--cert-dir={work / 'certificates'}",
-                f"--token-auth-file={work / 'tokens.csv'}",
-                "--authorization-mode=RBAC",
-                f"--service-account-key-file={work / 'accounts.key'}",
-                f"--service-account-signing-key-file={work / 'accounts.key'}",
-                "--service-account-issuer=https://kubernetes.default.svc",
-                "--service-cluster-ip-range=10.96.0.0/16",
-                # Without a scheduler and kubelets the volume that this plugin adds to each pod is never mounted.
-                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-                "--endpoint-reconciler-type=none",
-            )
-            certificate = work / "certificates" / "apiserver.crt"
-            _wait_ready(url, certificate, server, log)
-            kubeconfig = work / "kubeconfig"
-            kubeconfig.write_text(_kubeconfig(url, certificate.read_bytes()))
-            start(
-                str(CACHE / "kube-controller-manager"),
-                f"--kubeconfig={kubeconfig}",
-                "--controllers=garbage-collector-controller,disruption-controller,namespace-controller,serviceaccount-controller",
-                "--leader-elect=false",
-                "--secure-port=0",
-            )
-            capi = cluster_api_source() / "config" / "crd" / "bases"
-            kubectl(kubeconfig, "apply", "--server-side", "-f", str(capi))
-            kubectl(kubeconfig, "apply", "--server-side", "-k", str(ROOT / "config" / "crd"))
-            kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-            yield kubeconfig
+            programs.prepare()
+            programs.start_etcd()
+            programs.start_server()
+            programs.wait_ready()
+            programs.start_controllers()
+            yield programs
         finally:
-            for process in reversed(started):
-                process.terminate()
-            for process in reversed(started):
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            programs.end()
+
+
+@contextmanager
+def running() -> Iterator[Programs]:
+    """With the CRDs of Cluster API and ours. The programs are built."""
+    with started() as programs:
+        apply_definitions(programs.kubeconfig, ROOT / "config" / "crd")
+        yield programs
+
+
+def apply_definitions(kubeconfig: Path, ours: Path) -> None:
+    """The CRDs of Cluster API, and those of a kustomization."""
+    theirs = cluster_api_source() / "config" / "crd" / "bases"
+    kubectl(kubeconfig, "apply", "--server-side", "-f", str(theirs))
+    kubectl(kubeconfig, "apply", "--server-side", "-k", str(ours))
+    kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
 
 
 def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
@@ -289,9 +339,9 @@ def main() -> int:
         except (Missing, Failed) as problem:
             print_progress(f"tests with Cluster API's controllers are skipped: {problem}")
             environment[CLUSTER_API_VARIABLE] = str(problem)
-        with running() as kubeconfig:
+        with running() as programs:
             print_progress(f"kube-apiserver {KUBERNETES} is ready")
-            environment |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
+            environment |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(programs.kubeconfig))
             return subprocess.call(sys.argv[1:], env=os.environ | environment)
     except Missing as problem:
         print_progress(f"{'failed' if is_ci else 'skipped'}: {problem}")

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from nstance.kube import errors, kinds
-from nstance.kube.mirror import Mirror
-from nstance.kube.port import Change, Kube, Listing, Object, Selection
+from nstance.kube.mirror import Mirror, Selection
+from nstance.kube.port import Change, Kube, Listing, Object
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
@@ -165,7 +165,7 @@ async def test_an_object_that_is_created_again_is_a_deletion_and_an_addition(clo
 
 
 @virtually
-async def test_it_lists_again_after_a_watch_without_events(clock: Machine) -> None:
+async def test_it_lists_again_after_a_silent_watch(clock: Machine) -> None:
     """The storage behind the API server was restored: nothing that happens there is newer than the version watched from."""
     scene = Scene(clock)
     scene.server.lists = [Listing([thing("a", 90), thing("b", 91)], "95"), Listing([thing("a", 40)], "50")]
