@@ -107,6 +107,13 @@ async def test_a_missing_bucket_is_denied_by_every_verb(google: Buckets) -> None
     await store.close()
 
 
+async def test_what_a_listing_does_not_find_is_the_bucket(google: Buckets, store: gcs.GcsStore) -> None:
+    """Emulators say no more than this."""
+    google.stand_in.spoil(LIST, Fault(404, "notFound", "Not Found"))
+    with pytest.raises(errors.PermissionDeniedError, match="the bucket does not exist"):
+        assert [key async for key in store.list("shard/")]
+
+
 @pytest.mark.parametrize("bucket", ["my-bucket", "dev"])
 async def test_an_object_is_missing_whatever_the_bucket_is_called(google: Buckets, bucket: str) -> None:
     """Google's answer quotes the name of the bucket and that of the object."""

@@ -117,7 +117,7 @@ class GcsStore:
             query["startOffset"] = after  # inclusive
         seen: set[str] = set()
         while True:
-            with self._reading(f"list {prefix}*"):
+            with self._reading(f"list {prefix}*"), _only_the_bucket_is_named():
                 page = await self._json("GET", f"/storage/v1/b/{self._bucket}/o", query)
                 names = [str(item["name"]) for item in page.get("items") or ()]
             for name in names:
@@ -159,12 +159,8 @@ class GcsStore:
     async def _write(self, call: str, key: Key, body: bytes, generation: str) -> Version:
         query = {"uploadType": "media", "name": key, "ifGenerationMatch": generation, "fields": "generation"}
         with self._writing(call):
-            try:
+            with _only_the_bucket_is_named():
                 reply = await self._send("POST", f"/upload/storage/v1/b/{self._bucket}/o", query, body=body)
-            except GoogleError as problem:
-                if problem.status == 404 and problem.reason == "notFound":  # never the object
-                    raise GoogleError(404, problem.reason, f"the bucket does not exist ({problem.message})") from None
-                raise
             return self._version(key, _parse(reply).get("generation"), errors.UnknownOutcomeError)
 
     async def _json(self, method: str, path: str, query: Mapping[str, str]) -> Answer:
@@ -218,6 +214,17 @@ class GcsStore:
             raise otherwise(f"{where}: {problem}") from problem
         except GoogleError as problem:
             raise _classified(problem, where, otherwise) from problem
+
+
+@contextlib.contextmanager
+def _only_the_bucket_is_named() -> Iterator[None]:
+    """Of a call that names no object: what it does not find is the bucket, whatever the message says."""
+    try:
+        yield
+    except GoogleError as problem:
+        if problem.status == 404 and problem.reason == "notFound":
+            raise GoogleError(404, problem.reason, f"the bucket does not exist ({problem.message})") from None
+        raise
 
 
 def _classified(problem: GoogleError, where: str, otherwise: type[errors.StorageError]) -> errors.StorageError:
