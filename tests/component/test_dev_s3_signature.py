@@ -1,14 +1,10 @@
 """Signatures and wrapped bodies, judged by the examples in Amazon's documentation of Signature Version 4."""
 
 import asyncio
-import base64
 import calendar
-import contextlib
 import hashlib
 import pathlib
 import time
-import zlib
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -33,7 +29,7 @@ class FixedClock(clock.SystemClock):
         return self.now
 
 
-def verify(method: str, target: str, headers: dict[str, str], now: str = "20130524T000000Z") -> signature.Signed:
+def verify(method: str, target: str, headers: dict[str, str], now: str = "20130524T000000Z") -> str:
     return signature.verify(method, target, CIMultiDict(headers), credentials=SECRETS, clock=FixedClock(now))
 
 
@@ -60,13 +56,13 @@ PRESIGNED = (
 
 
 def test_the_documented_request_verifies() -> None:
-    assert verify("GET", "/test.txt", GET).payload == EMPTY
+    assert verify("GET", "/test.txt", GET) == EMPTY
 
 
 def test_the_documented_presigned_address_verifies_for_a_day() -> None:
     host = {"Host": "examplebucket.s3.amazonaws.com"}
     for now in ("20130524T000000Z", "20130524T235959Z"):
-        assert verify("GET", PRESIGNED, host, now).payload == signature.UNSIGNED
+        assert verify("GET", PRESIGNED, host, now) == signature.UNSIGNED
     for now in ("20130525T000001Z", "20130523T230000Z"):
         with pytest.raises(S3Error, match="AccessDenied"):
             verify("GET", PRESIGNED, host, now)
@@ -106,115 +102,14 @@ def test_path_query_and_method_are_covered() -> None:
             verify(method, target, GET)
 
 
-PARTS = [b"a" * 65536, b"a" * 1024, b""]
-
-
-def upload(kind: str, seed: str, **more: str) -> dict[str, str]:
-    headers = {
-        "Host": "s3.amazonaws.com",
-        "x-amz-date": "20130524T000000Z",
-        "x-amz-storage-class": "REDUCED_REDUNDANCY",
-        "x-amz-content-sha256": kind,
-        "Content-Encoding": "aws-chunked",
-        "x-amz-decoded-content-length": "66560",
-        **more,
-    }
-    return {**headers, "Authorization": authorization(";".join(sorted(name.lower() for name in headers)), seed)}
-
-
-SIGNED = upload(
-    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
-    "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9",
-    **{"Content-Length": "66824"},
-)
-SIGNED_CHUNKS = [
-    "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648",
-    "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
-    "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9",
-]
-TRAILED = upload(
-    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
-    "106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e",
-    **{"x-amz-trailer": "x-amz-checksum-crc32c"},
-)
-TRAILED_CHUNKS = [
-    "b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2",
-    "1c1344b170168f8e65b41376b44b20fe354e373826ccbbe2c1d40a8cae51e5c7",
-    "2ca2aba2005185cf7159c6277faf83795951dd77a3a99e6e65d5c9f85863f992",
-]
-TRAILER = (
-    b"x-amz-checksum-crc32c:sOO8/Q==\r\n"
-    b"x-amz-trailer-signature:d81f82fc3505edab99d459891051a732e8730629a2e4a59689829ca17fe2e435\r\n\r\n"
-)
-
-
-def chunks(signatures: list[str], parts: list[bytes] = PARTS, ending: bytes = b"\r\n") -> bytes:
-    body = b""
-    for part, each in zip(parts, signatures, strict=True):
-        body += f"{len(part):x};chunk-signature={each}\r\n".encode() + part + (b"\r\n" if part else b"")
-    return body + ending
-
-
-def unwrapped(headers: dict[str, str], body: bytes) -> bytes:
-    return payload.unwrap(body, CIMultiDict(headers), verify("PUT", "/examplebucket/chunkObject.txt", headers))
-
-
-def test_the_documented_chunked_upload_is_read() -> None:
-    assert unwrapped(SIGNED, chunks(SIGNED_CHUNKS)) == b"a" * 66560
-
-
-def test_the_documented_upload_with_a_trailer_is_read() -> None:
-    assert unwrapped(TRAILED, chunks(TRAILED_CHUNKS, ending=TRAILER)) == b"a" * 66560
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda body: body.replace(b"aaaa\r\n", b"aaab\r\n", 1),
-        lambda body: body.replace(b"ad80c730", b"ad80c731"),
-        lambda body: body[: body.index(b"400;")] + body[body.index(b"0;chunk-signature=b6") :],
-        lambda body: body[:-100],
-        lambda body: body.replace(b"10000;", b"zzz;"),
-        lambda body: body.replace(b"10000;", b"10001;"),
-        lambda body: body.replace(b"10000;", b"ffff;"),
-        lambda body: body.replace(b"10000;", b"-1;"),
-        lambda body: b"",
-    ],
-)
-def test_a_spoiled_chunked_upload_is_refused(change: Callable[[bytes], bytes]) -> None:
-    with pytest.raises(S3Error):
-        unwrapped(SIGNED, change(chunks(SIGNED_CHUNKS)))
-
-
-def test_a_spoiled_trailer_is_refused() -> None:
-    with pytest.raises(S3Error, match="SignatureDoesNotMatch"):
-        unwrapped(TRAILED, chunks(TRAILED_CHUNKS, ending=TRAILER.replace(b"sOO8", b"sOO9")))
-
-
-def unsigned(kind: str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER") -> signature.Signed:
-    return signature.Signed(kind, b"", "", "", "")
-
-
-def test_an_unsigned_trailer_is_checked() -> None:
-    """What boto3 sends over TLS."""
-    digest = base64.b64encode(zlib.crc32(b"hello").to_bytes(4, "big")).decode()
-    body = b"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:%s\r\n\r\n"
-    assert payload.unwrap(body % digest.encode(), {}, unsigned()) == b"hello"
-    with pytest.raises(S3Error, match="BadDigest"):
-        payload.unwrap(body % b"AAAAAA==", {}, unsigned())
-    with pytest.raises(S3Error, match="IncompleteBody"):
-        payload.unwrap(body % digest.encode(), {"x-amz-decoded-content-length": "6"}, unsigned())
-
-
 def test_the_hash_of_a_plain_body_is_checked() -> None:
+    payload.check(b"", {}, EMPTY)
     with pytest.raises(S3Error, match="XAmzContentSHA256Mismatch"):
-        payload.unwrap(b"x", {}, unsigned(EMPTY))
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_upset_the_reader_of_chunks(body: bytes) -> None:
-    with contextlib.suppress(S3Error):
-        payload.unwrap(body, {}, unsigned())
+        payload.check(b"x", {}, EMPTY)
+    with pytest.raises(S3Error, match="BadDigest"):
+        payload.check(b"x", {"x-amz-checksum-crc32": "AAAAAA=="}, signature.UNSIGNED)
+    with pytest.raises(S3Error, match="NotImplemented"):
+        payload.check(b"x", {}, "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
 
 
 @given(

@@ -11,6 +11,7 @@ from nstance.model.instance import Cause, Drain, Put, State
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.sim.audit.departures import Truth
+from nstance.sim.audit.quiescence import find_unrest
 from nstance.sim.desired_groups import DEAD_AFTER, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
 from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.server import SimServer
@@ -25,9 +26,9 @@ def setup(size: int, *, snapshots: bool = False, servers: int = 2) -> Setup:
 
 def wait_for_rest(w: World) -> SimServer:
     w.begin()
-    while w.auditor.unrest():
+    while find_unrest(w):
         w.advance(1.0)
-        assert w.now < 120.0, w.auditor.unrest()
+        assert w.now < 120.0, find_unrest(w)
     leader = w.leader()
     assert leader is not None
     return leader
@@ -263,10 +264,10 @@ def test_a_replacement_that_a_group_backs_off_from_is_unrest(noticed: bool) -> N
         while not w.counts["decided blocked"]:
             w.advance(0.5)
             assert w.now < 60.0
-        assert f"{agent.id} is to go" in w.auditor.unrest()
+        assert f"{agent.id} is to go" in find_unrest(w)
         w.do(w.stop_faults)
         w.advance(5.0)  # what was under way has ended
-        assert w.auditor.unrest()
+        assert find_unrest(w)
         check_settles(w)
         assert agent.id not in {m.id for m in w.auditor.records.values() if m.counts}
 

@@ -38,6 +38,17 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.FAILED: frozenset({State.DELETING}),
 }
 
+
+def reachable(state: State) -> set[State]:
+    """States that several allowed steps in one decision lead to, and itself."""
+    reached, queue = {state}, [state]
+    while queue:
+        for following in TRANSITIONS[queue.pop()] - reached:
+            reached.add(following)
+            queue.append(following)
+    return reached
+
+
 CAPACITY = frozenset({State.PENDING, State.STARTING, State.RUNNING})
 ENDED = frozenset({State.DELETED, State.FAILED})
 

@@ -1,7 +1,7 @@
 """The storage and the cloud of a simulated world, with an auditor that sees each change at the moment it is applied."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
@@ -13,39 +13,12 @@ from nstance.providers.errors import NoCapacityError
 from nstance.providers.memory import MemoryProvider
 from nstance.providers.memory_cloud import MemoryCloud
 
-
-class Watcher(Protocol):
-    def on_store(self, key: str, body: bytes | None) -> None: ...
-
-    def on_create(self, id: InstanceId, offer: Offer) -> None: ...
-
-    def on_create_call(self, server: str, request: port.CreateRequest) -> None: ...
-
-    def on_refused(self, server: str, request: port.CreateRequest, error: NoCapacityError) -> None:
-        """A server has received the answer that there is no capacity."""
-        ...
-
-    def on_second_vm(self, id: InstanceId) -> None:
-        """A create call for another offer made a second VM with an ID."""
-        ...
-
-    def on_delete(self, id: InstanceId, provider_id: ProviderId | None) -> None: ...
-
-    def on_register_target(self, provider_id: ProviderId) -> None:
-        """A VM joins a load balancer now."""
-        ...
-
-    def on_call(self, server: str, verb: str, id: InstanceId) -> None:
-        """A server begins a call that changes something."""
-        ...
-
-    def on_listing(self) -> None:
-        """A server has received a listing of the provider."""
-        ...
+if TYPE_CHECKING:
+    from nstance.sim.audit.auditor import Auditor
 
 
 class WatchedStore(memory.MemoryStore):
-    watcher: Watcher
+    watcher: "Auditor"
 
     def view(self, faults: memory.Faults | None) -> "WatchedStore":
         other = WatchedStore(self._clock, faults=faults, ignores=self._ignores, remember=self._remember)
@@ -60,7 +33,7 @@ class WatchedStore(memory.MemoryStore):
 
 
 class WatchedCloud(MemoryCloud):
-    watcher: Watcher
+    watcher: "Auditor"
     is_full: Callable[[str], bool]
     find_exhausted: Callable[[Offer], NoCapacityError | None]
 

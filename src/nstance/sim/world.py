@@ -28,6 +28,7 @@ from nstance.sim import operator
 from nstance.sim.agent import SimAgent
 from nstance.sim.agent_port import AgentPort
 from nstance.sim.audit.auditor import Auditor
+from nstance.sim.audit.quiescence import find_unrest
 from nstance.sim.desired_groups import SHARD, DesiredGroups
 from nstance.sim.fault_model import ProviderFaults, StorageFaults
 from nstance.sim.loop import Machine, VirtualLoop
@@ -65,7 +66,7 @@ class World:
         self._on_trace = on_trace
         self._agents: dict[ProviderId, SimAgent] = {}
         self._agents_made = 0
-        self._spoils_boots = False
+        self.spoils_boots = False  # agents of VMs that boot from now on never register
         self.bad_generations: set[int] = set()  # of templates whose instances never become ready
         self.secrets = secrets.MemoryStore()
         self.agents_shut_out_until = 0.0
@@ -265,7 +266,7 @@ class World:
                 server.spawn(self._refresh(server))
 
     async def _refresh(self, server: SimServer) -> None:
-        self.auditor.note_desired_groups()
+        self.auditor.desired.note()
         await server.active_config.refresh()
 
     # ---- agents
@@ -288,15 +289,11 @@ class World:
         """Of all VMs that carry or carried this ID."""
         return [a for a in self._agents.values() if a.id == id]
 
-    def spoil_boots(self, spoiled: bool) -> None:
-        """Whether agents of VMs that boot from now on never register."""
-        self._spoils_boots = spoiled
-
     def _on_boot(self, request: port.CreateRequest, vm: port.Vm) -> None:
         if not request.nonce or vm.provider_id in self._agents:
             return
         self._agents_made += 1
-        mute = self._spoils_boots or (not self.faults_stopped and self.random.random() < self.setup.bad_boots)
+        mute = self.spoils_boots or (not self.faults_stopped and self.random.random() < self.setup.bad_boots)
         broken = not self.faults_stopped and (
             self.random.random() < self.setup.broken_boots or request.args.get("generation") in self.bad_generations
         )
@@ -338,7 +335,7 @@ class World:
     def settle(self, within: float) -> None:
         """Wait for rest, check that it lasts (I4), and that the journal reads the same (I6)."""
         until = self.now + within
-        while (unrest := self.auditor.unrest()) and self.now < until:
+        while (unrest := find_unrest(self)) and self.now < until:
             self._resume_rollouts()
             self.advance(2.0)
         if unrest:

@@ -35,8 +35,6 @@ WORDS = (
         b"&a;",
         b"<Part>",
         b"<Delete>",
-        b"\nx-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",
-        b"0\r\n\r\n",
     ),
 )
 

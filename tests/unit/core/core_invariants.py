@@ -6,7 +6,7 @@ from nstance.model.consistency import violations
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Preference
 from nstance.model.ids import InstanceId
-from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, State
+from nstance.model.instance import CAPACITY, Cause, Instance, State, reachable
 from unit.core import core_limits
 from unit.core.core_situation import observation
 
@@ -67,7 +67,7 @@ def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
             assert id not in world.asked, "closed while its creation is under way"
         if old.state is not record.state:
             # Several steps may have been taken in one decision, each of them allowed.
-            assert record.state in _reachable(old.state), f"{old.state} -> {record.state}"
+            assert record.state in reachable(old.state), f"{old.state} -> {record.state}"
             if record.state in (State.DRAINING, State.DELETING) and old.state in CAPACITY:
                 left.append(record)
                 check_cause(world, old, record)
@@ -162,12 +162,3 @@ def _is_unready(world: "World", old: Instance) -> bool:
         return True
     since = max(old.registered + desired.ready_timeout, world.listening + world.grace)
     return old.ready_at is None and world.now >= since - 0.001
-
-
-def _reachable(state: State) -> set[State]:
-    reached, todo = {state}, [state]
-    while todo:
-        for following in TRANSITIONS[todo.pop()] - reached:
-            reached.add(following)
-            todo.append(following)
-    return reached

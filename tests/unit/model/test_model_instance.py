@@ -10,7 +10,7 @@ from nstance.model.consistency import violations
 from nstance.model.decision import TROUBLE, ReasonCode, View
 from nstance.model.group import Policy
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, ProviderId, TenantId, instance_id
-from nstance.model.instance import CAPACITY, ENDED, TRANSITIONS, Cause, Drain, Instance, State
+from nstance.model.instance import CAPACITY, ENDED, TRANSITIONS, Cause, Drain, Instance, State, reachable
 
 P, S, R = State.PENDING, State.STARTING, State.RUNNING
 DRAINING, DELETING, DELETED, FAILED = State.DRAINING, State.DELETING, State.DELETED, State.FAILED
@@ -46,12 +46,7 @@ def test_transitions(before: State, to: State) -> None:
 
 def test_each_state_leads_to_an_end() -> None:
     for state in State:
-        reached, todo = {state}, [state]
-        while todo:
-            new = TRANSITIONS[todo.pop()] - reached
-            reached |= new
-            todo += new
-        assert DELETED in reached
+        assert DELETED in reachable(state)
 
 
 @pytest.mark.parametrize("state", list(State))

@@ -76,7 +76,8 @@ class Service:
         name, _, key = (f"/{host_bucket}{path}" if host_bucket else path).removeprefix("/").partition("/")
         if not name:
             return self._list_buckets(request.method, query)
-        body = payload.unwrap(await _body(request), request.headers, signed)
+        body = await _body(request)
+        payload.check(body, request.headers, signed)
         if name not in self._buckets:
             if request.method == "PUT" and not key:
                 raise not_implemented(f"creating the bucket {name!r}")

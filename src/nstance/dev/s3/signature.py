@@ -28,22 +28,6 @@ _AUTHORIZATION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """A verified request, with the values to verify its chunks."""
-
-    payload: str  # the x-amz-content-sha256 that was signed
-    key: bytes
-    signature: str
-    scope: str
-    stamp: str
-
-    def chain(self, kind: str, previous: str, *hashes: str) -> str:
-        """The signature of the next chunk or trailer of the body."""
-        text = "\n".join([f"{ALGORITHM}-{kind}", self.stamp, self.scope, previous, *hashes])
-        return hmac.new(self.key, to_bytes(text), hashlib.sha256).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
 class _Claim:
     """The unverified claims of a request."""
 
@@ -71,8 +55,9 @@ def split_target(target: str) -> tuple[str, list[tuple[str, str]]]:
 
 def verify(
     method: str, target: str, headers: Mapping[str, str], *, credentials: Mapping[str, str], clock: clocks.Clock
-) -> Signed:
-    """`headers` must be case-insensitive; `credentials` maps access keys to secret keys. Raises S3Error."""
+) -> str:
+    """The x-amz-content-sha256 that was signed. `headers` must be case-insensitive; `credentials` maps access keys to secret
+    keys. Raises S3Error."""
     path, query = split_target(target)
     claim = _presigned(query) if any(name == "X-Amz-Signature" for name, _ in query) else _in_header(headers, query)
     access_key, _, scope = claim.credential.partition("/")
@@ -82,7 +67,9 @@ def verify(
         raise S3Error(
             400, "AuthorizationHeaderMalformed", f"the credential scope {scope!r} is not date/region/s3/aws4_request"
         )
-    secret = find_secret(access_key, credentials)
+    secret = credentials.get(access_key)
+    if secret is None:
+        raise S3Error(403, "InvalidAccessKeyId", "unknown access key; expected dev, with the secret dev")
     _check_time(claim, clock.wall())
     names = claim.signed.split(";")
     if "host" not in names:
@@ -99,27 +86,15 @@ def verify(
             claim.payload,
         ]
     )
-    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(to_bytes(canonical)).hexdigest()])
+    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(_to_bytes(canonical)).hexdigest()])
     key = f"AWS4{secret}".encode()
     for part in (date, region, "s3", "aws4_request"):
-        key = hmac.new(key, to_bytes(part), hashlib.sha256).digest()
-    expected = hmac.new(key, to_bytes(text), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected.encode(), to_bytes(claim.signature)):
-        raise mismatch()
-    return Signed(claim.payload, key, claim.signature, scope, claim.stamp)
-
-
-def find_secret(access_key: str, credentials: Mapping[str, str]) -> str:
-    secret = credentials.get(access_key)
-    if secret is None:
-        message = "unknown access key; the default is dev with the secret dev"
-        raise S3Error(403, "InvalidAccessKeyId", message)
-    return secret
-
-
-def mismatch() -> S3Error:
-    message = "the signature does not match the request; check the secret key"
-    return S3Error(403, "SignatureDoesNotMatch", message)
+        key = hmac.new(key, _to_bytes(part), hashlib.sha256).digest()
+    expected = hmac.new(key, _to_bytes(text), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected.encode(), _to_bytes(claim.signature)):
+        message = "the signature does not match the request; check the secret key"
+        raise S3Error(403, "SignatureDoesNotMatch", message)
+    return claim.payload
 
 
 def _in_header(headers: Mapping[str, str], query: list[tuple[str, str]]) -> _Claim:
@@ -172,10 +147,10 @@ def _check_time(claim: _Claim, now: float) -> None:
         raise S3Error(403, "AccessDenied", "the presigned URL has expired")
 
 
-def to_bytes(text: str) -> bytes:
+def _to_bytes(text: str) -> bytes:
     """The bytes as they were sent: aiohttp keeps bytes that are not UTF-8 as surrogates."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _encode(text: str, *, safe: str = "") -> str:
-    return urllib.parse.quote(to_bytes(text), safe=safe + "-_.~")
+    return urllib.parse.quote(_to_bytes(text), safe=safe + "-_.~")

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from nstance.config import storage_keys
 from nstance.model.consistency import violations
 from nstance.model.decision import Reason
-from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId, TenantId
-from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, Remove, State
+from nstance.model.instance import CAPACITY, Cause, Instance, Put, Remove, State, reachable
 from nstance.model.offer import Offer
 from nstance.model.rollout import GroupRecord
 from nstance.objects import slots
@@ -25,9 +24,9 @@ from nstance.providers.errors import NoCapacityError
 from nstance.providers.port import CreateRequest, Status
 from nstance.sim.agent import key_pair
 from nstance.sim.agent_port import AgentPort
-from nstance.sim.audit import quiescence
 from nstance.sim.audit.capacity import CapacityAuditor
 from nstance.sim.audit.departures import DepartureAuditor, Truth
+from nstance.sim.audit.desired_history import DesiredHistory
 from nstance.sim.audit.rollouts import RolloutAuditor
 from nstance.sim.desired_groups import SHARD
 
@@ -39,7 +38,6 @@ LEASE = storage_keys.lease(SHARD)
 RUNNING = frozenset({Status.PENDING, Status.RUNNING})
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 CREATED = frozenset({State.STARTING, State.RUNNING})
-COMMIT_SECONDS = 30.0  # within which a decision is stored
 DRAINER_SECONDS = 50.0  # for which an operator counts as present after its last visit: its lease is longer
 
 
@@ -56,7 +54,7 @@ class Checkpoint:
 
 
 class Auditor:
-    """A `watched_ports.Watcher`."""
+    """Its methods `on_…` are called by `watched_ports` and the world, at the moment at which something is applied."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -64,6 +62,7 @@ class Auditor:
         self.rollouts = RolloutAuditor(world)
         self.departures = DepartureAuditor(world, self)
         self.capacity = CapacityAuditor(world)
+        self.desired = DesiredHistory(world)
         self.created: set[InstanceId] = set()  # whose VMs were there; only in worlds that are not audited
         self.tail = 0
         self.epoch = 0
@@ -89,7 +88,6 @@ class Auditor:
         self._decisions = slots.Assembler()
         self._vm_ended: dict[InstanceId, float] = {}  # when the last VM of this ID ended
         self._record_ended: dict[InstanceId, float] = {}
-        self._desired: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
 
     # ---- storage
 
@@ -116,7 +114,7 @@ class Auditor:
             number = int(key[len(JOURNAL) : -5])
             slot = slots.decode_slot(number, body)
             if self._world.setup.audited:
-                self.note_desired_groups()
+                self.desired.note()
                 self._check_slot(number, slot)
                 return
             for entry in self._decisions.add(slot):
@@ -180,7 +178,7 @@ class Auditor:
             return
         if new.state is not old.state:
             self._world.log("state", new.id, new.state.value, new.cause.value if new.cause else "")
-            if new.state not in _reachable(old.state):
+            if new.state not in reachable(old.state):
                 self._report("I6", f"{new.id} changed from {old.state.value} to {new.state.value}")
         if new.ended is not None and old.ended is None:
             self._record_ended[new.id] = self._world.now
@@ -223,7 +221,7 @@ class Auditor:
                 self._report("I7", f"{new.id} was adopted with a key that is not its agent's")
         if new.on_demand:
             return
-        desired = self.desired(new.key)
+        desired = self.desired.of(new.key)
         if not desired:
             self._report("I2", f"{new.id} was created for {new.key}, which no configuration has")
             return
@@ -258,28 +256,12 @@ class Auditor:
 
     # ---- decisions
 
-    def note_desired_groups(self) -> None:
-        """Remember each server's active configuration: a decision may be stored long after it was made."""
-        if not self._world.setup.audited:
-            return
-        for server in self._world.servers:
-            if server.elector is not None:
-                for key, resolved in server.active_config.configuration.groups.items():
-                    group = resolved.group
-                    self._desired.setdefault(key, {})[group.size, group.infra_hash] = (self._world.now, group)
-
-    def desired(self, key: GroupKey) -> list[Group]:
-        """What leaders may have believed to be desired, as far back as a decision takes to be stored."""
-        self.note_desired_groups()
-        oldest = self._world.now - COMMIT_SECONDS
-        return [group for at, group in self._desired.get(key, {}).values() if at >= oldest]
-
     def decided(self, entry: slots.Entry, port: AgentPort) -> None:
         """A leader has decided this. It may be stored much later, when the world has changed."""
         world = self._world
         if not world.setup.audited:
             return
-        self.note_desired_groups()
+        self.desired.note()
         has_drainer = bool(self.drainers) and world.now - self.operator_seen_at <= DRAINER_SECONDS
         self.capacity.check_decision(entry, self.records, (port.server.name, self.epoch))
         views = self.rollouts.views(entry, port)
@@ -365,10 +347,12 @@ class Auditor:
             self.capacity.on_create_call(request, (server, self.epoch))
 
     def on_refused(self, server: str, request: CreateRequest, error: NoCapacityError) -> None:
+        """A server has received the answer that there is no capacity."""
         if self._world.setup.audited:
             self.capacity.on_refused(request, error, (server, self.epoch))
 
     def on_second_vm(self, id: InstanceId) -> None:
+        """A create call for another offer made a second VM with an ID."""
         self.capacity.on_second_vm(id)
 
     def on_vm_end(self, id: InstanceId) -> None:
@@ -398,9 +382,6 @@ class Auditor:
 
     # ---- the end of a run
 
-    def unrest(self) -> str:
-        return quiescence.find_unrest(self._world)
-
     def finish(self) -> None:
         for id, key in self._certificates.items():
             if not self._has_key(id, key):
@@ -414,13 +395,3 @@ class Auditor:
 
     def _report(self, invariant: str, text: str) -> None:
         self._world.violation(f"{invariant}: {text}")
-
-
-def _reachable(state: State) -> set[State]:
-    """States that several allowed steps in one decision lead to, and itself."""
-    reached, queue = {state}, [state]
-    while queue:
-        for following in TRANSITIONS[queue.pop()] - reached:
-            reached.add(following)
-            queue.append(following)
-    return reached

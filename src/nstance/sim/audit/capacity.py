@@ -108,7 +108,7 @@ class CapacityAuditor:
         mine = [refusal for refusal in self._refusals if refusal.leader == leader]
         left = [
             offer
-            for group in self._world.auditor.desired(new.key)
+            for group in self._world.auditor.desired.of(new.key)
             for offer in list_offers(group)
             if all(offer) and not any(refusal.covers(offer) for refusal in mine)
         ]

@@ -60,12 +60,12 @@ class DepartureAuditor:
                 if "SHUTDOWN" not in notices:
                     self._report(f"{new.id} leaves for a shutdown that was never announced")
             case Cause.DRIFT:
-                if not any(g.infra_hash != old.infra_hash for g in auditor.desired(new.key)):
+                if not any(g.infra_hash != old.infra_hash for g in auditor.desired.of(new.key)):
                     self._report(f"{new.id} leaves for drift, but matches every desired revision")
             case Cause.PREFERENCE:
                 self._check_preference(old)
             case Cause.SCALE_DOWN:
-                size = min((g.size for g in auditor.desired(new.key)), default=0)
+                size = min((g.size for g in auditor.desired.of(new.key)), default=0)
                 # In one decision a group may shrink, and one of the rest leave for another reason.
                 others = sum(
                     m.cause is not Cause.SCALE_DOWN and not m.counts and m.id in before and before[m.id].counts
@@ -93,7 +93,7 @@ class DepartureAuditor:
 
     def _check_preference(self, old: Instance) -> None:
         """It leaves for a replacement in a better market or type, of a group that insists on that."""
-        strict = [g for g in self._auditor.desired(old.key) if g.prefer is Preference.STRICT]
+        strict = [g for g in self._auditor.desired.of(old.key) if g.prefer is Preference.STRICT]
         if not strict:
             self._report(f"{old.id} leaves for a better offer, but its group does not insist on that")
         pairs = {(m.market, m.instance_type) for m in self._auditor.records.values() if m.replaces == old.id}
@@ -139,7 +139,7 @@ class DepartureAuditor:
         if new.drain is not None:  # begun and ended in one decision
             self.check_drain_end(new, new)
         elif truth.has_drainer and new.id in truth.running:
-            desired = self._auditor.desired(new.key)
+            desired = self._auditor.desired.of(new.key)
             if desired and all(group.drain_timeout > 0 for group in desired):
                 self._report(f"{new.id} is deleted without a drain")
 

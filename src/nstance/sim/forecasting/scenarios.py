@@ -120,7 +120,7 @@ def bad_image(w: World, seconds: float) -> list[Event]:
     old = w.desired_groups
 
     def change(spoiled: bool, desired_groups: DesiredGroups) -> None:
-        w.spoil_boots(spoiled)
+        w.spoils_boots = spoiled
         w.configure(desired_groups)
 
     return [
