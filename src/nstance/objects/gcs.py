@@ -221,17 +221,6 @@ def _only_the_bucket_is_named() -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _only_the_bucket_is_named() -> Iterator[None]:
-    """Of a call that names no object: what it does not find is the bucket, whatever the message says."""
-    try:
-        yield
-    except GoogleError as problem:
-        if problem.status == 404 and problem.reason == "notFound":
-            raise GoogleError(404, problem.reason, f"the bucket does not exist ({problem.message})") from None
-        raise
-
-
 def _classified(problem: GoogleError, where: str, otherwise: type[errors.StorageError]) -> errors.StorageError:
     message = f"{where}: {problem}"
     match problem.status:
