@@ -149,7 +149,7 @@ aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500
 	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
 
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
-	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py tests/e2e/test_operator_chaos.py
+	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py
 
 test-stores: tools ## Run the storage contract against MinIO, Versity's gateway and servers to refuse (needs Go)
 	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py -k "minio or versitygw or real_servers"

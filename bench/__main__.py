@@ -24,7 +24,6 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("readiness", "21"),),
     (("agent", "13"),),
     (("kubernetes", "12"),),
-    (("kube_fleet", "22"),),
     (("cold_start", "10"),),
     (("churn", "24"),),
     (("aws", "31 32 33 34 35"),),
