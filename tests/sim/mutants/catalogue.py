@@ -272,7 +272,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claim-of-an-unannounced-renewal",
-        "nstance.core.claims",
+        "nstance.core.election",
         "if not same_term or incarnation not in known.members or known.sequence > announced_sequence:",
         "if not same_term or incarnation not in known.members:",
         "a standby takes a lease that was renewed because it had fallen silent",

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from nstance.core import election as rules
-from nstance.core.claims import Attempt, Claim
+from nstance.core.election import Attempt, Claim
 from nstance.objects import errors, settle
 from nstance.objects.journal import DeposedError
 from nstance.objects.lease import BadLeaseError, Lease

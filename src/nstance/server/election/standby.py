@@ -7,9 +7,8 @@ epoch. None is made while a claim is under way: the leader would continue while 
 import logging
 from collections.abc import Awaitable, Callable
 
-from nstance.core import claims
 from nstance.core import election as rules
-from nstance.core.claims import Attempt, Claim
+from nstance.core.election import Attempt, Claim
 from nstance.objects import errors, lease
 from nstance.objects.lease import Lease, ReadLease
 from nstance.objects.port import Stored, Version
@@ -81,7 +80,7 @@ class Standby:
         if found is None or claimable is None:
             return None
         incarnation, beat = claimable
-        return claims.claim_renewed(
+        return rules.claim_renewed(
             _known(lease.decode(found.body), found.version),
             incarnation=self._context.me.incarnation,
             leader=incarnation,
@@ -104,14 +103,14 @@ class Standby:
             return None, await self._follow_leader(now)
         if self._released is not None:
             released, self._released = self._released, None
-            claim = claims.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
+            claim = rules.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
             if claim is not None:
                 return claim, 0.0
         if now < self._kept_until:
             return None, self._kept_until - now
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
-            claim = claims.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch)
+            claim = rules.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch)
             if claim is not None and beat.member:
                 return claim, 0.0
         try:
@@ -141,7 +140,7 @@ class Standby:
             self._time.on_lease(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
-        return claims.claim_known(
+        return rules.claim_known(
             _known(current, found.version),
             server=me.server,
             incarnation=me.incarnation,
@@ -167,7 +166,7 @@ class Standby:
             )
             self._seen, self._missing_since = None, now
         missing_for = now - self._missing_since if self._missing_since is not None else 0.0
-        return claims.claim_missing(
+        return rules.claim_missing(
             context.adapted(), last_epoch=floor, missing_for=missing_for, poll=context.timings.poll
         )
 
@@ -209,8 +208,8 @@ class Standby:
         self._is_leader_dead = False
 
 
-def _known(read: Lease, version: Version) -> claims.KnownLease:
-    return claims.KnownLease(
+def _known(read: Lease, version: Version) -> rules.KnownLease:
+    return rules.KnownLease(
         epoch=read.epoch,
         sequence=read.sequence,
         version=version,
