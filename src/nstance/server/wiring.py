@@ -19,8 +19,8 @@ from nstance.config.model.settings import Settings
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import errors, lease, probe
-from nstance.objects.observed import ObservedStore
 from nstance.objects.port import ObjectStore
+from nstance.objects.wrapped import ObservedStore
 from nstance.pki import names
 from nstance.providers.port import Instances
 from nstance.secretstore.port import SecretStore

@@ -95,7 +95,7 @@ class Leader:
         self, context: TermContext, work: TermWork, writer: journal_writer.Writer, ports: Sequence[Port]
     ) -> None:
         env, term = self._env, context.shard.term
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[Any]] = []
         promise = configurations.timings(context.configuration.settings).promise
         try:
             with env.watchdog(term, promise):
@@ -113,7 +113,7 @@ class Leader:
                     self._write_snapshots(writer),
                     self._active_config.watch(term),
                     *work.background(context),
-                    _wait(term.closing),
+                    term.closing.wait(),
                 )
                 tasks = [writing, deciding, *(asyncio.create_task(each) for each in others)]
                 await _wait_first(tasks)
@@ -183,11 +183,7 @@ async def _finish(work: asyncio.Future[Any]) -> None:
         raise asyncio.CancelledError
 
 
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _wait_first(tasks: list[asyncio.Task[None]]) -> None:
+async def _wait_first(tasks: list[asyncio.Task[Any]]) -> None:
     """Until one of the tasks ends; raises what it raised."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
