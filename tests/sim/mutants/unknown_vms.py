@@ -91,7 +91,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "deletion-by-name-is-forgotten",
         "nstance.server.api.group_writer",
-        "                    self._shard.delete_group(key)  # decided together with its absence\n",
+        "                    self.shard.delete_group(key)  # decided together with its absence\n",
         "                    pass\n",
         "a deleted group is announced as held",
         tests=GROUPS,

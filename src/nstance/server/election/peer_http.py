@@ -12,6 +12,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 
 import aiohttp
 from aiohttp import web
@@ -155,26 +156,22 @@ class _Link:
             await self._after()
 
 
+@dataclass(eq=False)
 class PeerServer:
     """The listening side, on every server of the shard."""
 
-    def __init__(
-        self,
-        *,
-        accept: Callable[[peers.Link], Awaitable[None]],
-        held: Callable[[], leases.Lease | None],
-        context: http_listener.ContextFactory,
-        cluster: str,
-        shard: str,
-    ) -> None:
-        """`accept` and `held` are the elector's. `context` (see `server_context`) is called for each connection; None
-        means that there is no CA yet and nobody is admitted."""
-        self._accept = accept
-        self._held = held
-        self._cluster = cluster
-        self._shard = shard
-        self._listener = http_listener.HttpListener(self._answer, context=context)
-        self._links: set[_Link] = set()
+    _: KW_ONLY
+    accept: Callable[[peers.Link], Awaitable[None]]  # the elector's, as is `held`
+    held: Callable[[], leases.Lease | None]
+    context: (
+        http_listener.ContextFactory
+    )  # see `server_context`; called for each connection; None: nobody is admitted yet
+    cluster: str
+    shard: str
+    _links: set[_Link] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._listener = http_listener.HttpListener(self._answer, context=self.context)
 
     @property
     def port(self) -> int:
@@ -195,7 +192,7 @@ class PeerServer:
             return http_listener.not_allowed(*methods)
         if request.path == PEER:
             return await self._link(request)
-        held = self._held()
+        held = self.held()
         if held is None:
             return web.Response(status=404, text="this server does not lead")
         return web.Response(body=leases.encode(held), content_type="application/json")
@@ -205,7 +202,7 @@ class PeerServer:
         if certificate is None:
             return web.Response(status=403, text="a client certificate of role server is needed")
         try:
-            identity, fingerprint = _server_of(certificate, cluster=self._cluster, shard=self._shard)
+            identity, fingerprint = _server_of(certificate, cluster=self.cluster, shard=self.shard)
         except names.IdentityError as problem:
             log.warning("peer rejected", extra={"peer": request.remote, "error": str(problem)})
             return web.Response(status=403, text="a client certificate of role server and of this shard is needed")
@@ -225,7 +222,7 @@ class PeerServer:
         link = _Link(socket, transport, server=identity.id, fingerprint=fingerprint, after=after)
         self._links.add(link)
         try:
-            await self._accept(link)
+            await self.accept(link)
         finally:
             self._links.discard(link)
             link.close()
