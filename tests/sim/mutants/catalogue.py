@@ -131,7 +131,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "old-copy-is-led-on",
         "nstance.server.state.follower",
-        "        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2\n",
+        "        return self._clock.boot() - self._read_at > self._journal.limits.keep_seconds / 2\n",
         "        return False\n",
         "a standby leads from a copy whose next slots were removed",
         tests=FINDINGS,
