@@ -7,12 +7,12 @@ all subscribers. A subscriber that does not keep up is ended: it starts again fr
 
 import asyncio
 import contextlib
-import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nstance.admin.client import Client
+from nstance.admin.http.frames import Positions, encode, frame
 from nstance.admin.shard import alarms
 from nstance.admin.shard.records import Record
 from nstance.admin.shard.shard_feed import ShardFeed
@@ -23,7 +23,6 @@ BATCH_SECONDS = 0.02
 MAX_QUEUED = 500  # messages of one subscriber
 FIRST_EVENTS = 200  # in a snapshot
 
-Positions = Mapping[ShardId, int]  # the last event of each shard
 LiveEvent = tuple[ShardId, int, Record]
 
 
@@ -87,13 +86,13 @@ class Fleet:
     # ---- subscribers
 
     @contextlib.contextmanager
-    def view(self) -> Iterator[tuple[bytes, Positions, Subscription]]:
-        """A snapshot, how far it has read events, and the messages that follow it, each with how far it has."""
+    def view(self) -> Iterator[tuple[bytes, Subscription]]:
+        """A snapshot and the messages that follow it, ready to be sent; each says how far it has read events."""
         self._publish()  # what is pending belongs to those that are there already
         if self._snapshot is None:
-            self._snapshot = self._encode_snapshot()
+            self._snapshot = frame("snapshot", encode(self.document()), self.positions())
         with self._subscribed(self._views) as subscription:
-            yield self._snapshot, self.positions(), subscription
+            yield self._snapshot, subscription
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[Subscription]:
@@ -156,7 +155,7 @@ class Fleet:
             if found != self._alarms:
                 self._alarms = document["alarms"] = found
         if self._views:
-            entry = encode(document), self.positions()
+            entry = frame("change", encode(document), self.positions())
             for view in self._views:
                 view.offer(entry)
 
@@ -178,9 +177,6 @@ class Fleet:
             "events": newest[-FIRST_EVENTS:],
             "alarms": self._alarms,
         }
-
-    def _encode_snapshot(self) -> bytes:
-        return encode(self.document())
 
 
 class _Changes:
@@ -217,8 +213,3 @@ class _Changes:
         return (
             (shard, key) for (kind, shard, key), record in self._newest.items() if kind == wanted and record is None
         )
-
-
-def encode(document: Record) -> bytes:
-    """Compact JSON in one line."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
