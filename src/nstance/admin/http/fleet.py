@@ -112,23 +112,24 @@ class Fleet:
     def positions(self) -> dict[ShardId, int]:
         return {shard: feed.last_event for shard, feed in self.feeds.items() if feed.last_event is not None}
 
-    def events_after(self, positions: Positions) -> list[Record] | None:
-        """What a subscriber with these positions has missed; None if that is not kept any more."""
+    def events_after(self, positions: Positions) -> tuple[list[Record], list[ShardFeed]]:
+        """What a subscriber with these positions has missed, and the shards of which that is not kept (any more)."""
         missed: list[Record] = []
+        unknown: list[ShardFeed] = []
         for shard, last in positions.items():
             feed = self.feeds.get(shard)
-            if feed is None or feed.last_event is None:
-                continue
-            if last < feed.forgotten_until:
-                return None
-            missed += [record for id, record in feed.events if id > last]
-        return missed
+            if feed is not None and (feed.last_event is None or last < feed.forgotten_until):
+                unknown.append(feed)
+            elif feed is not None:
+                missed += [record for id, record in feed.events if id > last]
+        return missed, unknown
 
     # ---- changes
 
     def _on_change(self, shard: ShardId, kind: str, key: str, record: Record | None) -> None:
-        """Of a shard: `record` is None for what is gone."""
-        self._changes.add(shard, kind, key, record)
+        """Of a shard: `record` is None for what is gone. Earlier events are new to views whose snapshot was made before
+        they were read; followers of single events ask for them."""
+        self._changes.add(shard, "event" if kind == "earlier-event" else kind, key, record)
         if kind == "event":
             assert record is not None
             self._tell((shard, record["id"], record))

@@ -7,7 +7,7 @@ twice. A reader that does not read is disconnected.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +16,7 @@ from nstance.admin import errors
 from nstance.admin.client import Client
 from nstance.admin.http import access
 from nstance.admin.http.fleet import Fleet, OverrunError
-from nstance.admin.http.frames import encode, format_positions, frame, message, parse_positions
+from nstance.admin.http.frames import Positions, encode, format_positions, frame, message, parse_positions
 from nstance.admin.shard import fanout, history, records
 from nstance.admin.shard.history import EventQuery
 from nstance.admin.shard.records import Record
@@ -71,13 +71,14 @@ class Streams:
             positions = parse_positions(request.headers.get("Last-Event-ID", ""))
             with contextlib.suppress(ConnectionError, TimeoutError, OverrunError):
                 await response.prepare(request)
-                missed = await self._missed(positions)
+                missed, incomplete = await self._missed(positions)
                 with self._fleet.view() as (snapshot, changes):
                     # Between reading what was missed and here events may have come; the snapshot has them too, and the
                     # page drops what it has seen by its ID.
                     head = f"retry: {RETRY_MILLISECONDS}\n"
-                    if missed:
-                        await _write(response, head.encode() + frame("missed", encode({"events": missed})))
+                    if missed or incomplete:
+                        body = encode({"events": missed, "incomplete": incomplete})
+                        await _write(response, head.encode() + frame("missed", body))
                     await _write(response, head.encode() + snapshot)
                     while True:
                         entry = await changes.take(timeout=HEARTBEAT_SECONDS)
@@ -87,16 +88,20 @@ class Streams:
                             await _write(response, entry)
             return response
 
-    async def _missed(self, positions: Mapping[ShardId, int]) -> list[Record]:
-        kept = self._fleet.events_after(positions)
-        if kept is not None:
-            return kept
-        clients = [feed.client for shard, feed in self._fleet.feeds.items() if shard in positions]
+    async def _missed(self, positions: Positions) -> tuple[list[Record], list[ShardId]]:
+        """Events after these positions, and the shards of which there may be others."""
+        missed, unknown = self._fleet.events_after(positions)
+        incomplete = [feed.shard for feed in unknown if feed.last_event is None]  # these follow when the shard is read
         answers = await fanout.call_each(
-            clients,
+            [feed.client for feed in unknown if feed.last_event is not None],
             lambda client: client.call("ListEvents", after_id=max(1, positions[client.shard]), limit=MAX_MISSED),
         )
-        return [records.numbered_event(shard, each) for shard, answer in answers.results for each in answer.events]
+        incomplete += [shard for shard, _ in answers.failures]
+        for shard, answer in answers.results:
+            missed += [records.numbered_event(shard, each) for each in answer.events]
+            if len(answer.events) >= MAX_MISSED:
+                incomplete.append(shard)
+        return missed, incomplete
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
