@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube lint format bench soak soak-ui sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -189,6 +189,10 @@ failovers: tools ## Compare real failovers with simulated ones
 
 soak: tools ## Check that the leader's memory stays flat over VMS= VMs (about an hour)
 	$(BIN)/python -m bench.soak $(VMS)
+
+soak-ui: tools ## Look at 5,000 instances in Chromium for SECONDS=600 while 50 events a second happen
+	@$(PIP) -e '.[ui]'
+	$(BIN)/python -m bench.looking $(if $(filter file,$(origin SECONDS)),,$(SECONDS))
 
 bench: tools ## Run the benchmarks and update docs/benchmarks.md
 	$(BIN)/python -m bench
