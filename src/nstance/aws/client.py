@@ -65,7 +65,13 @@ class AwsClient:
         self._clock = clock
         self._endpoint_url = endpoint_url
         self._environment = os.environ if environment is None else environment
-        chain = Chain(session=self._open, environment=self._environment, region=region, server=server)
+        chain = Chain(
+            session=self._open,
+            environment=self._environment,
+            region=region,
+            server=server,
+            endpoint_url=endpoint_url,
+        )
         fetch = chain.fetch if not role_arn else lambda: chain.assume(role_arn, now=clock.wall())
         self.on_credentials_failure = on_credentials_failure
         self._credentials = CredentialsSource(

@@ -10,6 +10,7 @@ import calendar
 import configparser
 import json
 import logging
+import re
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import aiohttp
 
-from nstance.aws.encoding import Answer, form, parse_xml
+from nstance.aws.encoding import Answer, form, parse_error, parse_xml
 from nstance.aws.endpoints import endpoint
 from nstance.aws.errors import CredentialsError
 from nstance.aws.metadata import Metadata, MetadataError, request
@@ -28,17 +29,23 @@ from nstance.clock import Clock
 log = logging.getLogger(__name__)
 
 REFRESH_BEFORE_SECONDS = 300.0
+REPEAT_SECONDS = 10.0  # from a failed refresh to the next one, while the old credentials are valid
 _FORM = "application/x-www-form-urlencoded"
 _STS_VERSION = "2011-06-15"
 _ROLES = "iam/security-credentials/"
 ECS = "http://169.254.170.2"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1", "169.254.170.23", "fd00:ec2::23")
+_LOCAL = ("127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")  # also ECS and EKS
+_MAX_SESSION_NAME = 64
 
 Fetch = Callable[[], Awaitable[Credentials]]
 
 
 class CredentialsSource:
-    """Credentials that are valid now. One fetch at a time, for all callers."""
+    """Credentials that are valid now. One fetch at a time, for all callers.
+
+    The trap: a service that does not answer costs seconds, and no call may wait for it again and again. So those who waited
+    for a failed fetch share its failure, and while the old credentials are valid the next fetch has to wait a moment.
+    """
 
     def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
         self._fetch = fetch
@@ -46,22 +53,43 @@ class CredentialsSource:
         self._on_failure = on_failure
         self._current: Credentials | None = None
         self._lock = asyncio.Lock()
+        self._failures = 0
+        self._failure = ""
+        self._failed_at = 0.0
 
     async def get(self) -> Credentials:
         """Raises CredentialsError."""
+        failures = self._failures
         async with self._lock:
-            current, now = self._current, self._clock.wall()
-            if current is not None and (current.expires is None or now < current.expires - REFRESH_BEFORE_SECONDS):
-                return current
-            try:
-                self._current = await self._fetch()
-            except CredentialsError as problem:
-                if current is None or current.expires is None or now >= current.expires:
-                    raise
+            if self._lasts(REFRESH_BEFORE_SECONDS):
+                return self._known()
+            has_failed = self._failures > failures
+            if self._failure and self._lasts(0.0):
+                has_failed |= self._clock.monotonic() < self._failed_at + REPEAT_SECONDS
+            if not has_failed:
+                await self._refresh()
+            if self._lasts(0.0) or not self._failure:
+                return self._known()
+            raise CredentialsError(self._failure)
+
+    def _lasts(self, seconds: float) -> bool:
+        found = self._current
+        return found is not None and (found.expires is None or self._clock.wall() < found.expires - seconds)
+
+    def _known(self) -> Credentials:
+        assert self._current is not None
+        return self._current
+
+    async def _refresh(self) -> None:
+        try:
+            self._current = await self._fetch()
+            self._failure = ""
+        except CredentialsError as problem:
+            self._failures += 1
+            self._failure, self._failed_at = str(problem), self._clock.monotonic()
+            if self._lasts(0.0):
                 log.warning("failed to refresh AWS credentials: %s", problem)
                 self._on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
-                return current
-            return self._current
 
     def reject(self, credentials: Credentials) -> None:
         """AWS no longer accepts them: the next `get` fetches others."""
@@ -77,6 +105,7 @@ class Chain:
     environment: Mapping[str, str]
     region: str
     server: str  # names the session of an assumed role
+    endpoint_url: str = ""  # the configured one
 
     async def fetch(self) -> Credentials:
         env = self.environment
@@ -101,9 +130,8 @@ class Chain:
     async def assume(self, role_arn: str, *, now: float) -> Credentials:
         """Credentials of a role, which those that are found may assume."""
         params = {"RoleArn": role_arn, "RoleSessionName": self._session_name}
-        url = endpoint("sts", self.region, environment=self.environment)
         request = Request(
-            url=f"{url}/",
+            url=self._sts,
             headers={"content-type": _FORM},
             body=form("AssumeRole", _STS_VERSION, params),
             service="sts",
@@ -113,8 +141,13 @@ class Chain:
         return _of_sts(await self._request("POST", request.url, headers, request.body), "AssumeRoleResult")
 
     @property
+    def _sts(self) -> str:
+        return endpoint("sts", self.region, configured=self.endpoint_url, environment=self.environment) + "/"
+
+    @property
     def _session_name(self) -> str:
-        return self.environment.get("AWS_ROLE_SESSION_NAME") or f"nstance-{self.server}"
+        name = re.sub(r"[^\w+=,.@-]", "-", f"nstance-{self.server}", flags=re.ASCII)[:_MAX_SESSION_NAME]
+        return self.environment.get("AWS_ROLE_SESSION_NAME") or name
 
     async def _web_identity(self) -> Credentials:
         env = self.environment
@@ -125,8 +158,7 @@ class Chain:
             "WebIdentityToken": token,
         }
         body = form("AssumeRoleWithWebIdentity", _STS_VERSION, params)
-        url = endpoint("sts", self.region, environment=env)
-        text = await self._request("POST", url, {"content-type": _FORM}, body)
+        text = await self._request("POST", self._sts, {"content-type": _FORM}, body)
         return _of_sts(text, "AssumeRoleWithWebIdentityResult")
 
     def _shared_file(self) -> Credentials | None:
@@ -162,7 +194,7 @@ class Chain:
         relative = env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
         url = f"{ECS}{relative}" if relative else env["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme != "https" and not relative and (parts.hostname or "") not in _LOOPBACK:
+        if parts.scheme != "https" and not relative and (parts.hostname or "") not in _LOCAL:
             raise CredentialsError(f"AWS_CONTAINER_CREDENTIALS_FULL_URI names {parts.hostname} without TLS")
         headers = {}
         token = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
@@ -188,7 +220,9 @@ class Chain:
         try:
             return await request(self, method, url, headers, body)
         except MetadataError as problem:
-            raise CredentialsError(f"no AWS credentials: {problem}") from problem
+            code, message, _ = parse_error(problem.answer)
+            reason = f": {code}: {message}" if code else ""
+            raise CredentialsError(f"no AWS credentials: {problem}{reason}") from problem
 
 
 def _read_token(path: str) -> str:
