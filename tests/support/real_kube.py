@@ -88,7 +88,7 @@ def need_go(what: str) -> None:
         )
 
 
-def _build_kubernetes() -> None:
+def build_kubernetes() -> None:
     if all((CACHE / program).exists() for program in PROGRAMS):
         return
     need_go("kube-apiserver")
@@ -332,7 +332,7 @@ def main() -> int:
         print_progress(f"{'failed' if is_ci else 'skipped'}: missing are {'; '.join(missing)}")
         return 1 if is_ci else 0
     try:
-        _build_kubernetes()
+        build_kubernetes()
         try:
             _build_cluster_api()
             environment[CLUSTER_API_VARIABLE] = str(CLUSTER_API_PROGRAM)
