@@ -1,18 +1,15 @@
 """Where the keys for AWS come from, in the order that every AWS tool uses.
 
 Environment, web identity (EKS), the shared credentials file, a container's endpoint (ECS, EKS Pod Identity), the metadata
-service of the instance (IMDSv2). Temporary credentials are fetched again before they end. A failed refresh is an error
-only when the old ones have ended: until then it is reported and tried again with the next call.
+service of the instance (IMDSv2).
 """
 
-import asyncio
 import calendar
 import configparser
 import json
-import logging
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +17,9 @@ import aiohttp
 
 from nstance.aws.encoding import Answer, form, parse_xml
 from nstance.aws.endpoints import endpoint
-from nstance.aws.errors import CredentialsError
 from nstance.aws.metadata import Metadata, MetadataError, request
 from nstance.aws.signing import Credentials, Request, sign
-from nstance.clock import Clock
-
-log = logging.getLogger(__name__)
+from nstance.clouds.errors import CredentialsError
 
 REFRESH_BEFORE_SECONDS = 300.0
 _FORM = "application/x-www-form-urlencoded"
@@ -33,40 +27,6 @@ _STS_VERSION = "2011-06-15"
 _ROLES = "iam/security-credentials/"
 ECS = "http://169.254.170.2"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1", "169.254.170.23", "fd00:ec2::23")
-
-Fetch = Callable[[], Awaitable[Credentials]]
-
-
-class CredentialsSource:
-    """Credentials that are valid now. One fetch at a time, for all callers."""
-
-    def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._on_failure = on_failure
-        self._current: Credentials | None = None
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> Credentials:
-        """Raises CredentialsError."""
-        async with self._lock:
-            current, now = self._current, self._clock.wall()
-            if current is not None and (current.expires is None or now < current.expires - REFRESH_BEFORE_SECONDS):
-                return current
-            try:
-                self._current = await self._fetch()
-            except CredentialsError as problem:
-                if current is None or current.expires is None or now >= current.expires:
-                    raise
-                log.warning("failed to refresh AWS credentials: %s", problem)
-                self._on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
-                return current
-            return self._current
-
-    def reject(self, credentials: Credentials) -> None:
-        """AWS no longer accepts them: the next `get` fetches others."""
-        if self._current is credentials:
-            self._current = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,18 +39,6 @@ class AwsError(Exception):
         return self.code in _EXPIRED
 
 
-class NotSentError(Exception):
-    """The request never left: nothing was done."""
-
-
-class NoAnswerError(Exception):
-    """The request may have left, and no whole answer came: its outcome is unknown."""
-
-
-class CredentialsError(NotSentError):
-    """There are no credentials to sign with. The message says where they were looked for."""
-
-
 _THROTTLED = frozenset(
     {
         "RequestLimitExceeded",

@@ -13,10 +13,12 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from nstance.clouds.credentials import FreshCredentials
+from nstance.clouds.errors import CredentialsError, NotSentError
 from nstance.gcp.client import GoogleClient
-from nstance.gcp.credentials import Token, TokenSource
+from nstance.gcp.credentials import Token
 from nstance.gcp.endpoints import COMPUTE, SECRETS, STORAGE, endpoint
-from nstance.gcp.errors import CredentialsError, GoogleError, NotSentError, parse_error
+from nstance.gcp.errors import GoogleError, parse_error
 from nstance.objects import errors, gcs
 from nstance.objects.port import Key, sign_url
 from support.gcp.cloud import Cloud, google_cloud
@@ -137,7 +139,7 @@ async def test_a_token_is_fetched_before_it_ends_and_a_failure_is_reported() -> 
             raise found
         return found
 
-    source = TokenSource(fetch, clock, on_failure=reports.append)
+    source = FreshCredentials("the token", fetch, clock, refresh_before=225.0, on_failure=reports.append)
     assert (await source.get()).text == "a"
     assert (await source.get()).text == "a"
     await clock.advance(900.0)
