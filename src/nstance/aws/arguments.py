@@ -3,13 +3,18 @@
 Faults are found before any instance is created, each with its path and, where a name is misspelled, the names it could be.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
-from nstance.aws.run_instances import RUN_INSTANCES
 from nstance.clouds import arguments as clouds
 from nstance.clouds.arguments import Checks, Fault, Path, is_of
 
+# By name of the field: its name on the wire and its type (see `clouds.arguments`). Written by scripts/aws_fields.py.
+RUN_INSTANCES: Mapping[str, Any] = json.loads(
+    resources.files("nstance.aws").joinpath("run_instances.json").read_bytes()
+)
 _SCALARS: dict[str, tuple[str, tuple[type, ...]]] = {
     "string": ("a string", (str,)),
     "integer": ("a whole number", (int,)),

@@ -4,14 +4,17 @@ Names are the fields of an instance, spelled LikeThis. A few short ones stand fo
 before any instance is created, each with its path and, where a name is misspelled, the names it could be.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
 from nstance.clouds import arguments as clouds
 from nstance.clouds.arguments import Checks, Fault, Path, is_of
-from nstance.gcp.instance_fields import INSTANCE
 
+# By name of the field: its type (see `clouds.arguments`); `*` stands for any name. Written by scripts/gcp_fields.py.
+INSTANCE: Mapping[str, Any] = json.loads(resources.files("nstance.gcp").joinpath("instance_fields.json").read_bytes())
 SHORT: Mapping[str, Any] = {
     "sourceImage": "string",
     "diskSizeGb": "int64",
