@@ -217,13 +217,11 @@ manifests-check: tools
 gcp-schedules: tools ## Run random schedules of faults on a stand-in for Google Cloud (COUNT=300 INSTANCES=20)
 	PYTHONPATH=tests $(BIN)/python -m component.gcp.schedules --count $(or $(COUNT),300) --size $(or $(INSTANCES),20)
 
-gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.py from Google's description of its API
+gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.json from Google's description of its API
 	$(BIN)/python scripts/gcp_fields.py
-	$(BIN)/ruff format --quiet src/nstance/gcp/instance_fields.py
 
-aws-fields: tools ## Generate src/nstance/aws/run_instances.py from the SDK's model of EC2
+aws-fields: tools ## Generate src/nstance/aws/run_instances.json from the SDK's model of EC2
 	$(BIN)/python scripts/aws_fields.py
-	$(BIN)/ruff format --quiet src/nstance/aws/run_instances.py
 
 schema: install ## Generate docs/config.schema.json
 	$(BIN)/python -m nstance.config.schema > docs/config.schema.json.new && mv docs/config.schema.json.new docs/config.schema.json
