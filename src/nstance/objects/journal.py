@@ -20,8 +20,6 @@ from nstance.objects.port import Key, ObjectStore
 from nstance.tasks.backoff import Backoff, retry
 
 PARALLEL_READS = 64
-# Bytes of an object. A decision that is larger (one that drains a group of 10,000 has 14 MB) is written in parts.
-SLOT_LIMIT = 8 << 20
 SNAPSHOT_LIMIT = 64 << 20
 READ_ATTEMPTS = 5
 READ_RETRY = Backoff(0.05, 1.0)
@@ -33,6 +31,18 @@ T = TypeVar("T")
 
 class DeposedError(Exception):
     """A leader with a higher epoch writes now. Stop leading at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the journal becomes."""
+
+    slot_bytes: int = 8 << 20  # a larger decision (one that drains a group of 10,000 has 14 MB) is written in parts
+    snapshot_slots: int = 500  # after so many, a snapshot is due
+    keep_seconds: float = 7 * 86400.0  # nothing younger is removed
+
+
+LIMITS = Limits()
 
 
 @dataclass(slots=True)
@@ -74,7 +84,7 @@ class Journal:
     snapshot_prefix: str
     clock: Clock
     timeout: Callable[[], float] = lambda: TIMEOUT_SECONDS  # for the store's next answer
-    slot_limit: int = SLOT_LIMIT
+    limits: Limits = LIMITS
 
     def slot_key(self, number: int) -> Key:
         return Key(f"{self.journal_prefix}{number:020d}.json")
@@ -148,7 +158,7 @@ class Journal:
         return None if body is None else slots.decode_slot(number, body)
 
     async def _slot(self, number: int) -> bytes | None:
-        return await self.fetch(self.slot_key(number), f"journal slot {number}", self.slot_limit)
+        return await self.fetch(self.slot_key(number), f"journal slot {number}", self.limits.slot_bytes)
 
     async def snapshot(self, number: int) -> bytes | None:
         return await self.fetch(self.snapshot_key(number), f"snapshot {number}", SNAPSHOT_LIMIT)

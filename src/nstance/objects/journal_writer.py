@@ -10,7 +10,6 @@ from nstance.objects import compaction, errors, settle, slots
 from nstance.objects.journal import SNAPSHOT_LIMIT, DeposedError, Journal, JournalState
 
 MAX_SLOT_BYTES = 1 << 20  # of entries in one slot, unless a single decision is larger
-SNAPSHOT_SLOTS = 500
 SNAPSHOT_BYTES = 1 << 20
 PIECES_PER_TURN = 20  # instances of a snapshot that are encoded without a pause, in about 0.5 ms
 SNAPSHOT_TIMEOUT_SECONDS = 30.0
@@ -119,7 +118,7 @@ class Writer:
 
     async def _append(self, entries: Sequence[slots.Entry]) -> None:
         """In one slot if they fit."""
-        half = self.journal.slot_limit // 2
+        half = self.journal.limits.slot_bytes // 2
         expected = sum(map(slots.estimate_size, entries))
         if expected > half and await self._append_parts(entries, expected // half + 1):
             return
@@ -129,18 +128,18 @@ class Writer:
         body, checksum = slots.seal_slot(
             number=number, epoch=self.epoch, op=op, at=at, entries=encoded, previous=previous
         )
-        if len(body) > self.journal.slot_limit:
+        if len(body) > self.journal.limits.slot_bytes:
             if await self._append_parts(entries, len(body) // half + 1):
                 return
             raise errors.PermissionDeniedError(
-                f"journal slot {number} would have {len(body)} bytes, limit {self.journal.slot_limit}"
+                f"journal slot {number} would have {len(body)} bytes, limit {self.journal.limits.slot_bytes}"
             )
         await self.guard()
         try:
             await settle.write(
                 self.journal.store,
                 settle.ConditionalWrite(
-                    key=self.journal.slot_key(number), body=body, op=op, seen=None, limit=self.journal.slot_limit
+                    key=self.journal.slot_key(number), body=body, op=op, seen=None, limit=self.journal.limits.slot_bytes
                 ),
                 timeout=self.journal.timeout,
                 retry=self._retry,
@@ -191,7 +190,9 @@ class Writer:
         behind = self.state.tail - self.state.snapshot
         if self.state.decisions.is_waiting:
             return False  # a reader that starts there would lack the parts before it
-        return behind >= SNAPSHOT_SLOTS or (behind > 0 and self.state.since_snapshot >= SNAPSHOT_BYTES)
+        return behind >= self.journal.limits.snapshot_slots or (
+            behind > 0 and self.state.since_snapshot >= SNAPSHOT_BYTES
+        )
 
     async def snapshot(self) -> None:
         """Write the whole state, then remove old slots."""

@@ -87,6 +87,9 @@ def metrics(name: str) -> Metrics:
     return Metrics()
 
 
+OFTEN = journal.Limits(snapshot_slots=8, keep_seconds=24.0)  # snapshots, and compaction
+
+
 class SimServer:
     server: Server
     env: Environment
@@ -170,6 +173,7 @@ class SimServer:
             ports=self._ports,
             history=Unkept(),
             metrics=metrics(self.name),
+            journal_limits=OFTEN if world.setup.snapshots else journal.LIMITS,
             observers=Observers(
                 term=self._watch_term,
                 on_commit=self._on_commit,

@@ -2,6 +2,7 @@
 
 from sim.mutants.access import ACCESS
 from sim.mutants.capacity import CAPACITY
+from sim.mutants.expiry import EXPIRY_AND_CHECKS
 from sim.mutants.mutant import Mutant
 from sim.mutants.on_prem import ON_PREM
 from sim.mutants.rollouts import ROLLOUTS
@@ -131,7 +132,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "old-copy-is-led-on",
         "nstance.server.state.follower",
-        "        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2\n",
+        "        return self._clock.boot() - self._read_at > self._journal.limits.keep_seconds / 2\n",
         "        return False\n",
         "a standby leads from a copy whose next slots were removed",
         tests=FINDINGS,
@@ -1084,6 +1085,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=HEALTH,
     ),
     *ROLLOUTS,
+    *EXPIRY_AND_CHECKS,
     *CAPACITY,
     # ---- readiness
     Mutant(

@@ -13,8 +13,9 @@ from nstance.authority import keyset, operators, vault
 from nstance.authority import open as opening
 from nstance.clock import Clock, Rng, SystemClock, SystemRng
 from nstance.config import storage_keys
-from nstance.model.ids import ClusterId
+from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import open as stores
+from nstance.objects.journal import Journal
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import keys, kinds, port, sealing
 from nstance.secretstore.aws.clients import AwsClients
@@ -54,6 +55,14 @@ class ClusterStorage:
         if expected not in (None, found):
             raise errors.CommandError(f"{self.store!r} belongs to cluster {found}, but --cluster-id is {expected}")
         return found
+
+    def journal(self, shard: ShardId) -> Journal:
+        return Journal(
+            self.store,
+            journal_prefix=storage_keys.journal_prefix(shard),
+            snapshot_prefix=storage_keys.snapshot_prefix(shard),
+            clock=self.clock,
+        )
 
     async def authority(self) -> keyset.Authority:
         return await opening.open_authority(await self.vault(), self.places, clock=self.clock, create=False)
