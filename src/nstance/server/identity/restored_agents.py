@@ -40,12 +40,7 @@ def recognize_agent(shard: Shard, connection: Connection) -> ev.Registered | Non
         shard.event_log.record(GroupKey(name.tenant, GroupName("")), ReasonCode.SECURITY, message)
         raise status.denied("this key belongs to another instance")
     if instance is not None:
-        return ev.Registered(
-            id=name.id,
-            public_key=agent.public_key,
-            certificate_serial=agent.certificate_serial,
-            certificate_expires=agent.certificate_expires,
-        )
+        return ev.Registered(id=name.id, **agent.as_fields())
     key = shard.unknown.present(agent)
     if key is not None:
         shard.look_again([key])
