@@ -83,7 +83,7 @@ function GroupTile({ group, members }) {
   const found = counts(all.values(), revisionsOf(group));
   const rollout = group.rollout && ["rolling", "paused", "halted"].includes(group.rollout.outcome) && (group.rollout.outdated || group.rollout.outcome !== "rolling") ? group.rollout : null;
   const isWhole = group.ready_size >= group.size && group.actual_size === group.size;
-  return html`<article class=${`tile${all.size > 200 ? " tile-wide" : ""}`}>
+  return html`<article class=${`tile${group.size > 200 ? " tile-wide" : ""}`}>
     <header>
       <h3><a href=${link("group", group.shard, group.group)}>${group.group}</a></h3>
       ${group.paused && html`<span class="tag tag-warn">paused</span>`}
