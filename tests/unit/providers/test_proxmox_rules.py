@@ -56,7 +56,7 @@ def test_no_node_says_why_not_for_each() -> None:
     text = str(caught.value)
     assert "a has 999 MiB of memory left; b is offline or in maintenance; c: storage x is not active" in text
     assert "d: it has no such template" in text
-    assert caught.value.scope is errors.CapacityScope.ZONE
+    assert caught.value.scope is errors.CapacityScope.HOST
 
 
 def test_an_owner_is_written_and_read() -> None:

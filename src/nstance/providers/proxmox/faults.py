@@ -92,7 +92,7 @@ def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.Pro
     if _TAKEN.search(str(problem)):
         return TakenError(text)
     if any(each in low for each in _FULL):
-        return errors.NoCapacityError(text, scope=CapacityScope.ZONE, subject="storage or memory of the node")
+        return errors.NoCapacityError(text, scope=CapacityScope.HOST, subject="storage or memory of the node")
     if any(each in low for each in _BUSY):
         return errors.UnavailableError(text)
     if any(each in low for each in _NEVER):
