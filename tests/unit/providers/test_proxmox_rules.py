@@ -115,7 +115,7 @@ def test_errors_name_the_permission_and_the_parameter() -> None:
     assert "docs/proxmox.md#permissions" in str(denied)
     bad = faults.from_pve(PveError(400, "Parameter verification failed.", {"cores": "too many"}), "x", changes=True)
     assert isinstance(bad, errors.PermanentError)
-    assert (bad.parameter, "cores: too many" in str(bad)) == ("cores", True)
+    assert (bad.parameter, "cores: too many" in str(bad)) == ("instance_type", True)
 
 
 def test_a_vmid_follows_from_the_instance() -> None:
