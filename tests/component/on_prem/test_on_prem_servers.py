@@ -30,7 +30,7 @@ async def test_a_smaller_type_is_taken_when_the_hosts_are_full(provider: str, tm
 
 
 async def test_memory_that_is_free_again_is_used_at_once(tmp_path: Path) -> None:
-    """Not after `capacity_retry`, which is three minutes: whoever gave it back."""
+    """Not after `capacity_retry`, which is three minutes. Another group gave it back."""
     async with on_prem_servers(tmp_path, "qemu") as world:
         await world.resize(web=3)
         await world.start("a")
