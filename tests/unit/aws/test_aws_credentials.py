@@ -68,12 +68,14 @@ async def test_callers_without_credentials_share_one_failure_and_the_next_one_tr
 
 
 async def test_a_role_that_may_not_be_assumed_is_named() -> None:
-    said = "User: arn:aws:iam::1:user/a is not authorized to perform: sts:AssumeRole on resource: arn:aws:iam::2:role/b"
+    refusal = (
+        "User: arn:aws:iam::1:user/a is not authorized to perform: sts:AssumeRole on resource: arn:aws:iam::2:role/b"
+    )
     asked: list[Mapping[str, str]] = []
 
     async def refuse(request: web.Request) -> web.StreamResponse:
         asked.append(dict(urllib.parse.parse_qsl(await request.text())))
-        error = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{said}</Message></Error>"
+        error = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{refusal}</Message></Error>"
         return web.Response(status=403, text=f"<ErrorResponse>{error}<RequestId>r</RequestId></ErrorResponse>")
 
     async with loopback.answering(refuse) as url:
