@@ -1,19 +1,16 @@
 """Where the keys for AWS come from, in the order that every AWS tool uses.
 
 Environment, web identity (EKS), the shared credentials file, a container's endpoint (ECS, EKS Pod Identity), the metadata
-service of the instance (IMDSv2). Temporary credentials are fetched again before they end. A failed refresh is an error
-only when the old ones have ended: until then it is reported and tried again with the next call.
+service of the instance (IMDSv2).
 """
 
-import asyncio
 import calendar
 import configparser
 import json
-import logging
 import re
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,80 +18,17 @@ import aiohttp
 
 from nstance.aws.encoding import Answer, form, parse_error, parse_xml
 from nstance.aws.endpoints import endpoint
-from nstance.aws.errors import CredentialsError
 from nstance.aws.metadata import Metadata, MetadataError, request
 from nstance.aws.signing import Credentials, Request, sign
-from nstance.clock import Clock
-
-log = logging.getLogger(__name__)
+from nstance.clouds.errors import CredentialsError
 
 REFRESH_BEFORE_SECONDS = 300.0
-REPEAT_SECONDS = 10.0  # from a failed refresh to the next one, while the old credentials are valid
 _FORM = "application/x-www-form-urlencoded"
 _STS_VERSION = "2011-06-15"
 _ROLES = "iam/security-credentials/"
 ECS = "http://169.254.170.2"
 _LOCAL = ("127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")  # also ECS and EKS
 _MAX_SESSION_NAME = 64
-
-Fetch = Callable[[], Awaitable[Credentials]]
-
-
-class CredentialsSource:
-    """Credentials that are valid now. One fetch at a time, for all callers.
-
-    The trap: a service that does not answer costs seconds, and no call may wait for it again and again. So those who waited
-    for a failed fetch share its failure, and while the old credentials are valid the next fetch has to wait a moment.
-    """
-
-    def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._on_failure = on_failure
-        self._current: Credentials | None = None
-        self._lock = asyncio.Lock()
-        self._failures = 0
-        self._failure = ""
-        self._failed_at = 0.0
-
-    async def get(self) -> Credentials:
-        """Raises CredentialsError."""
-        failures = self._failures
-        async with self._lock:
-            if self._lasts(REFRESH_BEFORE_SECONDS):
-                return self._known()
-            has_failed = self._failures > failures
-            if self._failure and self._lasts(0.0):
-                has_failed |= self._clock.monotonic() < self._failed_at + REPEAT_SECONDS
-            if not has_failed:
-                await self._refresh()
-            if self._lasts(0.0) or not self._failure:
-                return self._known()
-            raise CredentialsError(self._failure)
-
-    def _lasts(self, seconds: float) -> bool:
-        found = self._current
-        return found is not None and (found.expires is None or self._clock.wall() < found.expires - seconds)
-
-    def _known(self) -> Credentials:
-        assert self._current is not None
-        return self._current
-
-    async def _refresh(self) -> None:
-        try:
-            self._current = await self._fetch()
-            self._failure = ""
-        except CredentialsError as problem:
-            self._failures += 1
-            self._failure, self._failed_at = str(problem), self._clock.monotonic()
-            if self._lasts(0.0):
-                log.warning("failed to refresh AWS credentials: %s", problem)
-                self._on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
-
-    def reject(self, credentials: Credentials) -> None:
-        """AWS no longer accepts them: the next `get` fetches others."""
-        if self._current is credentials:
-            self._current = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,18 +40,6 @@ class AwsError(Exception):
         return self.code in _EXPIRED and (self.code != _AUTH_FAILURE or self.status == 401)
 
 
-class NotSentError(Exception):
-    """The request never left: nothing was done."""
-
-
-class NoAnswerError(Exception):
-    """The request may have left, and no whole answer came: its outcome is unknown."""
-
-
-class CredentialsError(NotSentError):
-    """There are no credentials to sign with. The message says where they were looked for."""
-
-
 _AUTH_FAILURE = "AuthFailure"
 _THROTTLED = frozenset(
     {

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import aiohttp
 
-from nstance.aws.errors import NotSentError
+from nstance.clouds.errors import NotSentError
 from nstance.http_client import proxy_for, read_body
 
 ENDPOINT = "http://169.254.169.254"

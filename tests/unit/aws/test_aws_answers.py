@@ -7,8 +7,9 @@ import pytest
 from aiohttp import web
 
 from nstance.aws.client import EC2, SSM, AwsClient
-from nstance.aws.errors import AwsError, NoAnswerError
+from nstance.aws.errors import AwsError
 from nstance.clock import SystemClock
+from nstance.clouds.errors import NoAnswerError
 from nstance.dev import loopback
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}

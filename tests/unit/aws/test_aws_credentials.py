@@ -10,10 +10,11 @@ from aiohttp import web
 
 from contracts.provider_worlds import scope
 from nstance.aws.client import EC2, AwsClient
-from nstance.aws.credentials import REFRESH_BEFORE_SECONDS, REPEAT_SECONDS, CredentialsSource
-from nstance.aws.errors import CredentialsError
+from nstance.aws.credentials import REFRESH_BEFORE_SECONDS
 from nstance.aws.signing import Credentials
 from nstance.clock import SystemClock
+from nstance.clouds.credentials import RETRY_SECONDS, FreshCredentials
+from nstance.clouds.errors import CredentialsError
 from nstance.dev import loopback
 from nstance.providers.aws.provider import AwsSettings, open_aws
 from support.hand_clock import HandClock
@@ -39,17 +40,18 @@ class Service:
 async def test_calls_do_not_wait_again_and_again_while_the_old_credentials_are_valid() -> None:
     clock = HandClock()
     service = Service(clock)
-    source = CredentialsSource(service.fetch, clock)
+    source = FreshCredentials("AWS credentials", service.fetch, clock, refresh_before=REFRESH_BEFORE_SECONDS)
     await source.get()
     await clock.advance(LIFE_SECONDS - REFRESH_BEFORE_SECONDS + 1.0)
     service.works = False
-    waiting = [asyncio.create_task(source.get()) for _ in range(20)]
+    assert [(await source.get()).access_key for _ in range(20)] == ["key-1"] * 20
     await clock.advance(HANGS_SECONDS)
-    assert [task.result().access_key for task in waiting] == ["key-1"] * 20
     assert (await source.get()).access_key == "key-1"
     assert service.fetches == 2, "one for all of them"
     service.works = True
-    await clock.advance(REPEAT_SECONDS)
+    await clock.advance(RETRY_SECONDS)
+    assert (await source.get()).access_key == "key-1", "nobody waits for the new ones"
+    await clock.advance(0.0)
     assert (await source.get()).access_key == "key-3"
 
 
@@ -57,7 +59,7 @@ async def test_callers_without_credentials_share_one_failure_and_the_next_one_tr
     clock = HandClock()
     service = Service(clock)
     service.works = False
-    source = CredentialsSource(service.fetch, clock)
+    source = FreshCredentials("AWS credentials", service.fetch, clock, refresh_before=REFRESH_BEFORE_SECONDS)
     waiting = [asyncio.create_task(source.get()) for _ in range(20)]
     await clock.advance(HANGS_SECONDS)
     for task in waiting:
@@ -68,14 +70,14 @@ async def test_callers_without_credentials_share_one_failure_and_the_next_one_tr
 
 
 async def test_a_role_that_may_not_be_assumed_is_named() -> None:
-    refusal = (
+    message = (
         "User: arn:aws:iam::1:user/a is not authorized to perform: sts:AssumeRole on resource: arn:aws:iam::2:role/b"
     )
     asked: list[Mapping[str, str]] = []
 
     async def refuse(request: web.Request) -> web.StreamResponse:
         asked.append(dict(urllib.parse.parse_qsl(await request.text())))
-        error = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{refusal}</Message></Error>"
+        error = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{message}</Message></Error>"
         return web.Response(status=403, text=f"<ErrorResponse>{error}<RequestId>r</RequestId></ErrorResponse>")
 
     async with loopback.answering(refuse) as url:

@@ -17,7 +17,7 @@ from nstance.providers import errors, port
 from nstance.providers.aws import launches, tags
 from nstance.providers.aws.faults import RUN_INSTANCES, code_of, translated
 from nstance.providers.aws.launch_budget import LaunchBudget
-from nstance.providers.errors import CapacityScope
+from nstance.providers.cloud_answers import check_owner, exhausted
 from nstance.providers.port import CreateRequest, Scope, Status, Vm
 
 PAGE_SIZE = 1000
@@ -69,7 +69,7 @@ class Ec2Instances:
         except errors.NotFoundError as problem:  # a subnet, an image, a security group: never an instance
             raise errors.PermanentError(str(problem)) from problem
         except errors.NoCapacityError as problem:
-            problem.subject = _subject(problem.scope, request)
+            problem.subject = exhausted(problem.scope, request)
             raise
         except errors.PermanentError as problem:
             return await self._refused(problem, request.id)
@@ -81,7 +81,7 @@ class Ec2Instances:
     async def _refused(self, problem: errors.PermanentError, id: InstanceId) -> Vm:
         match code_of(problem):
             case "IdempotentInstanceTerminated":
-                raise _deleted(id) from problem
+                raise errors.deleted(id) from problem
             case "IdempotentParameterMismatch":  # it was requested before, with other parameters
                 found = await self._find(id)
                 if found is None:
@@ -94,7 +94,7 @@ class Ec2Instances:
 
     def _existing(self, vm: Vm) -> Vm:
         if vm.status in _ENDED:
-            raise _deleted(vm.id)
+            raise errors.deleted(vm.id)
         return vm
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
@@ -181,11 +181,9 @@ class Ec2Instances:
         return min(vms, key=lambda vm: vm.status in _ENDED, default=None)
 
     def _owned(self, vm: Vm, id: InstanceId) -> Vm:
-        """Missing tags prove nothing."""
         if vm.id != id:
             raise errors.PermanentError(f"{vm.provider_id} is the VM of {vm.id}, not of {id}")
-        if vm.cluster not in (None, self._scope.cluster) or vm.shard not in (None, self._scope.shard):
-            raise errors.PermanentError(f"{id} belongs to shard {vm.shard} of cluster {vm.cluster}")
+        check_owner(self._scope, id, vm.cluster, vm.shard)
         return vm
 
     async def _describe(self, params: Mapping[str, object]) -> Sequence[Answer]:
@@ -221,22 +219,6 @@ class Ec2Instances:
             group=GroupName(found[tags.GROUP]) if found.get(tags.GROUP) else None,
             end_reason=_end_reason(described),
         )
-
-
-def _deleted(id: InstanceId) -> errors.PermanentError:
-    return errors.PermanentError(f"{id} was deleted; a new instance needs a new ID")
-
-
-def _subject(scope: CapacityScope, request: CreateRequest) -> str:
-    match scope:
-        case CapacityScope.SUBNET:
-            return request.subnet
-        case CapacityScope.MARKET:
-            return request.market or "on-demand"
-        case CapacityScope.INSTANCE_TYPE | CapacityScope.QUOTA:
-            return request.instance_type
-        case _:
-            return " ".join(filter(None, (request.market, request.instance_type, request.subnet)))
 
 
 def _tags(described: Answer) -> dict[str, str]:

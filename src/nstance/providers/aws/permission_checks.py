@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from nstance.aws.client import EC2, AwsClient
 from nstance.aws.encoding import Answer, Params, entries
-from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
+from nstance.aws.errors import AwsError
+from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.providers.aws import tags
 from nstance.providers.port import Fault, FixedAddress, Scope
 

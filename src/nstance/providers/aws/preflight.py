@@ -6,7 +6,8 @@ from typing import Any
 
 from nstance.aws.client import EC2, STS, AwsClient
 from nstance.aws.encoding import Params, entries
-from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
+from nstance.aws.errors import AwsError
+from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.model.ids import GroupName, InstanceId, Kind, TenantId
 from nstance.providers import errors
 from nstance.providers.aws import launches as requests
