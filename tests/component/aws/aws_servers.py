@@ -52,9 +52,12 @@ class AwsServers(World):
             garbage_collection={"interval": "2s", "registration_timeout": "30m"},
             **shard,
         )
-        made["templates"]["web"] |= {"userdata": {"content": USERDATA}, "files": {}, **self.template}
-        if "instance_types" not in self.template:
-            made["templates"]["web"]["instance_type"] = TYPE
+        template = made["templates"]["web"] | {"userdata": {"content": USERDATA}, "files": {}, **self.template}
+        if "instance_types" in template:
+            del template["instance_type"]
+        else:
+            template["instance_type"] = TYPE
+        made["templates"]["web"] = template
         return made
 
     def run_machine(self) -> str:
