@@ -145,8 +145,8 @@ test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=f
 	@$(PIP) -e '.[ui]'
 	NSTANCE_TEST_UI=1 NSTANCE_UI_SCREENSHOTS="$(SCREENSHOTS)" $(BIN)/pytest -q -rs tests/ui
 
-aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40)
-	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
+aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40 START=)
+	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --first $(START) --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
 
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
 	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py
