@@ -28,6 +28,7 @@ from support.gcp.compute import BROKEN, NO_ADDRESS, QUOTA, STOCK_OUT, STOCK_OUT_
 from support.gcp.stand_in import INTERNAL, INTERNAL_AFTER, LOST_REPLY, LOST_REQUEST, OUTAGE, THROTTLED
 
 STEPS = 8
+MOST_SECONDS = 4.0  # twice the time that an operation takes; listings of the stand-in do not lag
 LOST = (LOST_REPLY, LOST_REPLY, INTERNAL_AFTER, LOST_REQUEST, INTERNAL, THROTTLED, None)
 LOOK = (OUTAGE, INTERNAL, THROTTLED, None)
 OPERATION_ERRORS = (STOCK_OUT, STOCK_OUT_DETAILS, NO_ADDRESS, QUOTA, BROKEN, "")
@@ -132,7 +133,7 @@ def run_alone(seed: int, size: int) -> tuple[Counter[str], str]:
     """In a process of its own: servers read their cloud from the environment. Gives what was wrong."""
     logging.disable(logging.ERROR)
     try:
-        with impatient():
+        with impatient(MOST_SECONDS):
             return asyncio.run(run_seed(seed, size)), ""
     except Exception as problem:
         return Counter(), f"{problem!r}\n{traceback.format_exc(limit=3)}"
