@@ -83,6 +83,7 @@ class AwsClient:
         return self._session
 
     async def close(self) -> None:
+        self._credentials.close()
         if self._session is not None:
             await self._session.close()
 

@@ -5,7 +5,6 @@ service of the instance (IMDSv2). Temporary credentials are fetched again before
 only when the old ones have ended: until then it is reported and tried again with the next call.
 """
 
-import asyncio
 import calendar
 import configparser
 import json
@@ -24,6 +23,7 @@ from nstance.aws.errors import CredentialsError
 from nstance.aws.metadata import Metadata, MetadataError, request
 from nstance.aws.signing import Credentials, Request, sign
 from nstance.clock import Clock
+from nstance.tasks.renewed_value import RenewedValue
 
 log = logging.getLogger(__name__)
 
@@ -37,36 +37,17 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1", "169.254.170.23", "fd00:ec2::23")
 Fetch = Callable[[], Awaitable[Credentials]]
 
 
-class CredentialsSource:
-    """Credentials that are valid now. One fetch at a time, for all callers."""
+class CredentialsSource(RenewedValue[Credentials]):
+    """Credentials that are valid now. `get` raises CredentialsError."""
 
     def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._on_failure = on_failure
-        self._current: Credentials | None = None
-        self._lock = asyncio.Lock()
+        def report(problem: Exception) -> None:
+            log.warning("failed to refresh AWS credentials: %s", problem)
+            on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
 
-    async def get(self) -> Credentials:
-        """Raises CredentialsError."""
-        async with self._lock:
-            current, now = self._current, self._clock.wall()
-            if current is not None and (current.expires is None or now < current.expires - REFRESH_BEFORE_SECONDS):
-                return current
-            try:
-                self._current = await self._fetch()
-            except CredentialsError as problem:
-                if current is None or current.expires is None or now >= current.expires:
-                    raise
-                log.warning("failed to refresh AWS credentials: %s", problem)
-                self._on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
-                return current
-            return self._current
-
-    def reject(self, credentials: Credentials) -> None:
-        """AWS no longer accepts them: the next `get` fetches others."""
-        if self._current is credentials:
-            self._current = None
+        super().__init__(
+            fetch, clock, early_seconds=REFRESH_BEFORE_SECONDS, expected=CredentialsError, on_failure=report
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

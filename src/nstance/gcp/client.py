@@ -91,6 +91,7 @@ class GoogleClient:
         return self._session
 
     async def close(self) -> None:
+        self._tokens.close()
         if self._session is not None:
             await self._session.close()
 

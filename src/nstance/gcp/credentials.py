@@ -23,6 +23,7 @@ from nstance.gcp import jwt
 from nstance.gcp.errors import CredentialsError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
 from nstance.http_client import Proxies, read_body
+from nstance.tasks.renewed_value import RenewedValue
 
 log = logging.getLogger(__name__)
 
@@ -48,36 +49,17 @@ class Token:
 Fetch = Callable[[], Awaitable[Token]]
 
 
-class TokenSource:
-    """A token that is valid now. One fetch at a time, for all callers."""
+class TokenSource(RenewedValue[Token]):
+    """A token that is valid now. `get` raises CredentialsError."""
 
     def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._on_failure = on_failure
-        self._current: Token | None = None
-        self._lock = asyncio.Lock()
+        def report(problem: Exception) -> None:
+            log.warning("failed to refresh the token for Google Cloud: %s", problem)
+            on_failure(f"failed to refresh the token for Google Cloud, the old one is still valid: {problem}")
 
-    async def get(self) -> Token:
-        """Raises CredentialsError."""
-        async with self._lock:
-            current, now = self._current, self._clock.wall()
-            if current is not None and now < current.expires - REFRESH_BEFORE_SECONDS:
-                return current
-            try:
-                self._current = await self._fetch()
-            except CredentialsError as problem:
-                if current is None or now >= current.expires:
-                    raise
-                log.warning("failed to refresh the token for Google Cloud: %s", problem)
-                self._on_failure(f"failed to refresh the token for Google Cloud, the old one is still valid: {problem}")
-                return current
-            return self._current
-
-    def reject(self, token: Token) -> None:
-        """Google no longer accepts it: the next `get` fetches another one."""
-        if self._current is token:
-            self._current = None
+        super().__init__(
+            fetch, clock, early_seconds=REFRESH_BEFORE_SECONDS, expected=CredentialsError, on_failure=report
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
