@@ -107,8 +107,9 @@ dev-vm: install $(VM_IMAGES)/state/machine.json ## Run a shard whose instances a
 clean-dev: ## Stop all processes of the dev targets and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
+# Most of a test is waiting: four processes keep two cores busy.
 test: tools ## Run all tests
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 test-vm: tools vm-image ## Run the tests with real VMs: 300 schedules of crashes, and every way to lose a VM
 	NSTANCE_QEMU_SCHEDULES=300 $(BIN)/pytest -q tests/component/test_provider_qemu.py
