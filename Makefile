@@ -166,8 +166,9 @@ format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: tools ## Simulate 2,000 random schedules of shards on all cores (SEEDS=, START=)
+sim: tools ## Simulate 2,000 random schedules of shards on all cores, and as many of one group (SEEDS=, START=)
 	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START)
+	NSTANCE_WALKS=$(SEEDS) NSTANCE_WALK_SEED=$(START) $(BIN)/pytest -q tests/sim/test_group_walks.py
 
 sim-long: tools ## The same with many seeds; continues after an interruption (SEEDS=100000)
 	@mkdir -p temp
