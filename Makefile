@@ -107,8 +107,9 @@ dev-vm: install $(VM_IMAGES)/state/machine.json ## Run a shard whose instances a
 clean-dev: ## Stop all processes of the dev targets and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
+# Most of a test is waiting: four processes keep two cores busy.
 test: tools ## Run all tests
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 test-vm: tools vm-image ## Run the tests with real VMs: 300 schedules of crashes, and every way to lose a VM
 	NSTANCE_QEMU_SCHEDULES=300 NSTANCE_FIRST_SEED=$(START) $(BIN)/pytest -q tests/component/test_provider_qemu.py
@@ -168,8 +169,9 @@ format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: tools ## Simulate 2,000 random schedules of shards on all cores (SEEDS=, START=)
+sim: tools ## Simulate 2,000 random schedules of shards on all cores, and as many of one group (SEEDS=, START=)
 	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START)
+	NSTANCE_WALKS=$(SEEDS) NSTANCE_WALK_SEED=$(START) $(BIN)/pytest -q tests/sim/test_group_walks.py
 
 sim-long: tools ## The same with many seeds; continues after an interruption (SEEDS=100000)
 	@mkdir -p temp
