@@ -8,6 +8,7 @@ import pytest
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
+from support import kube_verbs
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -105,6 +106,8 @@ async def test_cluster_autoscaler_scales_down_to_its_node(tmp_path: Path, kubern
             [found] = [each for each in machines.values() if normalized(each["spec"]["providerID"]) == id]
             assert found["metadata"]["name"] == victim
             before = running(cluster)
+            scale = await kube_verbs.read_scale(cluster.kube, kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+            assert scale["spec"]["replicas"] == pool["spec"]["replicas"] == number
             await mark(cluster, victim)
             await cluster.scale("web", number - 1)
             await cluster.until(lambda: len(running(cluster)) == number - 1)  # noqa: B023

@@ -129,7 +129,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
             raise errors.NoCapacityError(
                 f"expected {wanted} MiB of free memory for a VM, found {max(0, self._memory_mib - used)} MiB of "
                 f"{self._memory_mib} MiB",
-                scope=errors.CapacityScope.ZONE,
+                scope=errors.CapacityScope.HOST,
                 subject="memory of this host",
             )
 
@@ -151,7 +151,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
         text = self._dirs.tail(id, port.MAX_CONSOLE_BYTES).decode(errors="replace").strip()
         self._dirs.remove(id)
         if any(each in text for each in _OUT_OF_MEMORY):
-            return errors.NoCapacityError(text, scope=errors.CapacityScope.ZONE, subject="memory of this host")
+            return errors.NoCapacityError(text, scope=errors.CapacityScope.HOST, subject="memory of this host")
         return errors.PermanentError(f"QEMU refused to start: {text or 'it said nothing'}")
 
     def _on_started(self, record: instance_dirs.Record) -> None:
