@@ -4,7 +4,6 @@ The cluster's CA signed the certificate for exactly this instance and tenant, an
 the VM of an agent without a record becomes a candidate for adoption, and a record without the registration is completed.
 """
 
-import base64
 import logging
 
 from nstance.model import events as ev
@@ -51,11 +50,4 @@ def _agent_identity(name: names.Agent, connection: Connection) -> AgentIdentity 
     der = connection.certificate()
     if der is None:
         return None
-    certificate = certificates.credential(der)
-    return AgentIdentity(
-        id=name.id,
-        tenant=name.tenant,
-        public_key=base64.b64encode(certificate.public_key).decode(),
-        certificate_serial=certificate.serial,
-        certificate_expires=certificate.expires,
-    )
+    return AgentIdentity(id=name.id, tenant=name.tenant, **certificates.credential(der).as_fields())
