@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube kube-chaos lint format bench soak soak-ui sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -151,6 +151,9 @@ aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
 	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py
 
+kube-chaos: tools ## Kill operators, API server, etcd and shard leaders at a real kube-apiserver (KILLS=100 SEED=; needs Go)
+	PYTHONPATH=tests $(BIN)/python -m component.kube_chaos --kills $(or $(KILLS),100) --seed $(SEED)
+
 test-stores: tools ## Run the storage contract against MinIO, Versity's gateway and servers to refuse (needs Go)
 	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py -k "minio or versitygw or real_servers"
 
@@ -189,6 +192,10 @@ failovers: tools ## Compare real failovers with simulated ones
 
 soak: tools ## Check that the leader's memory stays flat over VMS= VMs (about an hour)
 	$(BIN)/python -m bench.soak $(VMS)
+
+soak-ui: tools ## Look at 5,000 instances in Chromium for SECONDS=600 while 50 events a second happen
+	@$(PIP) -e '.[ui]'
+	$(BIN)/python -m bench.looking $(if $(filter file,$(origin SECONDS)),,$(SECONDS))
 
 bench: tools ## Run the benchmarks and update docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -136,6 +136,16 @@ async def test_a_full_host_is_no_capacity_until_a_vm_is_gone() -> None:
         await door.create(request())
 
 
+async def test_creates_at_the_same_time_do_not_share_the_last_memory() -> None:
+    """Also those of several servers."""
+    async with worlds.qemu_world(memory_mib=72) as world:
+        doors = [world.door(HERE), world.door(scope(shard="b"))]
+        creates = [doors[number % 2].create(request()) for number in range(8)]
+        answers = await asyncio.gather(*creates, return_exceptions=True)
+        assert sum(isinstance(each, errors.NoCapacityError) for each in answers) == 4, answers
+        assert sum([len(await door.list()) for door in doors]) == 4
+
+
 async def test_a_guest_gets_its_time_to_shut_down() -> None:
     """This guest ignores the power button, so it is ended when its time is over."""
     async with worlds.qemu_world(shutdown_seconds=60.0) as world:

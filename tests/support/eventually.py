@@ -9,6 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SECONDS = 60.0
+LONGEST_PAUSE = 0.02
 
 
 async def eventually(
@@ -16,9 +17,9 @@ async def eventually(
     what: str = "the condition",
     *,
     seconds: float = SECONDS,
-    interval: float = 0.005,
+    interval: float = 0.002,
 ) -> T:
-    """The first true result of `find`."""
+    """The first true result of `find`. It is asked less and less often, so that a long wait costs little."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
@@ -29,6 +30,7 @@ async def eventually(
                 if found:
                     return found
                 await asyncio.sleep(interval)
+                interval = max(interval, min(LONGEST_PAUSE, interval * 1.2))
     except TimeoutError:
         if deadline.expired():
             raise AssertionError(f"not seen within {seconds:.0f} s: {what}") from None

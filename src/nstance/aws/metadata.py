@@ -19,9 +19,10 @@ _TOKEN_LIFE = {"x-aws-ec2-metadata-token-ttl-seconds": "300"}
 class MetadataError(NotSentError):
     """The service did not answer, or has no such value (`status` 404)."""
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, answer: bytes = b"") -> None:
         super().__init__(message)
         self.status = status
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +66,5 @@ async def request(caller: Caller, method: str, url: str, headers: Mapping[str, s
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise MetadataError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem
     if reply.status != 200:
-        raise MetadataError(f"{url} answered {reply.status}", reply.status)
+        raise MetadataError(f"{url} answered {reply.status}", reply.status, text)
     return text.decode("utf-8", "replace").strip()

@@ -7,7 +7,7 @@ VM that is being deleted. So each case looks at the record's state first.
 from dataclasses import replace
 from typing import assert_never
 
-from nstance.core import adopting, creating, held_groups, leaving, readiness, requests, rollout
+from nstance.core import adopting, creating, leaving, readiness, requests, rollout
 from nstance.core.draft import ABSENCE_CERTAIN_AFTER_SECONDS, Draft
 from nstance.core.triage import is_ended
 from nstance.model import events as ev
@@ -32,7 +32,10 @@ def apply_event(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.ReleaseRequested():
             adopting.release_requested(draft, event, position)
         case ev.GroupDeleted():
-            held_groups.delete_group(draft)
+            if (
+                draft.desired is None and draft.record is not None
+            ):  # its absence from the configuration counts from now on
+                draft.record = replace(draft.record, dynamic=False, revisions=())
         case ev.RolloutResumed():
             if not rollout.resume_rollout(draft, by=event.by):
                 draft.reject(position, Rejection.NOT_HELD)

@@ -89,12 +89,20 @@ class InstanceDirs:
     @contextlib.contextmanager
     def lock(self, id: InstanceId) -> Iterator[Lock]:
         """Lock an instance against other processes."""
-        path = self._ids / self.directory(id).name
-        descriptor = self._lock(path)
+        descriptor = _locked(self._ids / self.directory(id).name, os.O_RDWR | os.O_CREAT)
         try:
             yield Lock(descriptor, is_deleted=os.fstat(descriptor).st_size > 0)
         finally:
             os.close(descriptor)  # not LOCK_UN: a starting agent that inherited the lock keeps it
+
+    @contextlib.contextmanager
+    def lock_all(self) -> Iterator[None]:
+        """Held while an instance is made whose place depends on all others."""
+        descriptor = _locked(self._new, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
 
     def create(
         self, record: Record, identity: Mapping[str, str], *, fill: Callable[[Path], None] = lambda draft: None
@@ -184,20 +192,21 @@ class InstanceDirs:
         except FileNotFoundError:
             return b""
 
-    def _lock(self, path: Path) -> int:
-        for _ in range(_LOCK_STEPS):
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
-                    return lock
-            except BlockingIOError:
-                time.sleep(_LOCK_STEP_SECONDS)
-            except OSError:
-                os.close(lock)
-                raise
+
+def _locked(path: Path, flags: int) -> int:
+    for _ in range(_LOCK_STEPS):
+        lock = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
+                return lock
+        except BlockingIOError:
+            time.sleep(_LOCK_STEP_SECONDS)
+        except OSError:
             os.close(lock)
-        raise errors.UnavailableError(f"expected a free lock on {path.name}, but another process holds {path}")
+            raise
+        os.close(lock)
+    raise errors.UnavailableError(f"expected a free lock on {path.name}, but another process holds {path}")
 
 
 def _parse(body: bytes, id: InstanceId) -> Record:

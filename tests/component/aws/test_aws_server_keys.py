@@ -116,7 +116,7 @@ async def test_a_rotated_key_needs_no_restart(
         ring = await keys.read_keyring(
             keys.KeyLocation("aws-secrets-manager", "nstance/key"), [], environment={}, clients=key_clients(clients)
         )
-        vault = authorities.vault(world.store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=world.rng)
+        vault = authorities.open_vault(world.store, keyring=ring, cluster=CLUSTER, rng=world.rng)
         assert set(await rotation.rekey(vault, PLACES)) == {PLACES.sealed_ca, PLACES.nonce_key, "cluster/secret/db"}
         assert await files.get("db") == b"v1"
         await rotation.rotate_ca(vault, PLACES, clock=world.clock)

@@ -65,21 +65,12 @@ class ClusterStorage:
         )
 
     async def authority(self) -> keyset.Authority:
-        return await opening.open_authority(
-            self.store,
-            self.places,
-            keyring=await self._keyring(),
-            cluster=await self.cluster(),
-            clock=self.clock,
-            rng=self.rng,
-            create=False,
-            insecure_dev=self.target.insecure_dev,
-        )
+        return await opening.open_authority(await self.vault(), self.places, clock=self.clock, create=False)
 
     async def vault(self) -> vault.Vault:
         keyring, insecure_dev = await self._keyring(), self.target.insecure_dev
         cluster = await self.cluster()
-        return opening.vault(self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=self.rng)
+        return opening.open_vault(self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=self.rng)
 
     async def operators(self) -> operators.Operators:
         prefix, cluster = self.places.prefix, await self.cluster()

@@ -30,7 +30,7 @@ CONFIG_EVERY = 5  # control plane readings
 RETRY = Backoff(0.1, 2.0, jitter=0.5)
 ENDED = frozenset({"deleted", "failed"})
 
-# kind (status, group, instance, event), its key, and the record; None: it is gone
+# kind (status, group, instance, event, earlier-event), its key, and the record; None: it is gone
 OnChange = Callable[[ShardId, str, str, Record | None], None]
 
 
@@ -187,8 +187,7 @@ class ShardFeed:
             if len(self.events) >= EVENTS_KEPT:
                 self.forgotten_until = self.events.popleft()[0]
             self.events.append((each.id, record))
-            if not is_first:
-                self._on_change(self.shard, "event", str(each.id), record)
+            self._on_change(self.shard, "earlier-event" if is_first else "event", str(each.id), record)
         self.last_event = newest
         if is_first:
             self._on_change(self.shard, "status", "", self.record())

@@ -3,7 +3,8 @@
 They reach a Node twice. Vars of the group carry them into userdata, for the flags of the kubelet: a Node that registers with
 its taints never gets a pod too early. And the operator writes them on the Node, which also works for labels that a kubelet
 may not set, and for changes. What was written is noted on the Node, so that a removed one goes. The trap: a start-up
-taint that a program has removed must not come back, so it is added only while the Node is not ready: no pod has run there.
+taint that a program has removed must not come back, also on a Node that is not ready yet, or not ready again. So each is
+added once, before the Node is ready for the first time.
 """
 
 import json
@@ -89,6 +90,8 @@ def node_patch(node: Object, settings: Object, labels: Mapping[str, str] | None 
     taints = list(settings.get("taints") or ())
     noted: dict[str, list[str]] = {key: sorted(value) for key, value in wanted.items() if value}
     noted |= {"taints": [_taint_key(each) for each in taints]} if taints else {}
+    startup = list(settings.get("startupTaints") or ())
+    noted |= {"startupTaints": [_taint_key(each) for each in startup]} if startup else {}
     metadata: dict[str, Any] = {}
     for field, values in wanted.items():
         current = {"labels": resources.labels(node), "annotations": resources.annotations(node)}[field]
@@ -100,8 +103,8 @@ def node_patch(node: Object, settings: Object, labels: Mapping[str, str] | None 
         noted_as = json.dumps(noted, sort_keys=True) if noted else None
         metadata["annotations"] = {**metadata.get("annotations", {}), APPLIED_ANNOTATION: noted_as}
     patch: Object = {"metadata": metadata} if metadata else {}
-    if not resources.is_ready(node):
-        taints += settings.get("startupTaints") or ()
+    if "startupTaints" not in applied and not resources.is_ready(node):
+        taints += startup
     before = list(resources.spec(node).get("taints") or ())
     after = _merge_taints(before, taints, removed=set(applied.get("taints", ())))
     if after != before:

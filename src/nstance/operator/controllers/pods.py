@@ -25,7 +25,6 @@ from nstance.operator.controllers.pod_objects import DONE, GATE, GROUP, trim_pod
 CLUSTER = "on-demand.nstance.dev/cluster"  # for several operators that watch one cluster's pods
 INSTANCE_TYPE = "on-demand.nstance.dev/instance-type"
 POD_UID = "nstance.dev/pod-uid"
-RETRY_FAILED_SECONDS = 60.0
 STALE_RETRY_SECONDS = 5.0
 _SPEC_ANNOTATIONS = (("group", GROUP), ("instanceType", INSTANCE_TYPE))
 
@@ -228,8 +227,9 @@ class Pods(Controller):
         for _, ready in _ready_conditions(items):
             if ready["reason"] == machine_objects.CREATE_FAILED:
                 age = self._clock.wall() - resources.seconds(ready["lastTransitionTime"])
-                if age < RETRY_FAILED_SECONDS:
-                    return RETRY_FAILED_SECONDS - age
+                wait = self._context.settings.waits.failed_pod_retry
+                if age < wait:
+                    return wait - age
                 await self._delete_all(found, items)
         return None
 

@@ -17,6 +17,8 @@ NO_CAPACITY = {
     "InsufficientHostCapacity": CapacityScope.OFFER,
     "InsufficientReservedInstanceCapacity": CapacityScope.OFFER,
     "ReservationCapacityExceeded": CapacityScope.OFFER,
+    "InsufficientVolumeCapacity": CapacityScope.OFFER,
+    "UnfulfillableCapacity": CapacityScope.OFFER,
     "Unsupported": CapacityScope.OFFER,  # this type does not exist in this zone
     "SpotMaxPriceTooLow": CapacityScope.OFFER,
     "InsufficientFreeAddressesInSubnet": CapacityScope.SUBNET,
@@ -92,4 +94,6 @@ def path_of(problem: AwsError) -> str:
     """Where the configuration says what AWS objects to; empty if that is not known."""
     if problem.code == "InvalidParameterValue" and "iaminstanceprofile" in problem.message.lower():
         return "args.IamInstanceProfile"
+    if problem.code == "AuthFailure" and "images" in problem.message:
+        return "args.ImageId"  # the account may not use it
     return _PATHS.get(problem.code.partition(".")[0], "")

@@ -109,8 +109,10 @@ class Ec2Instances:
             with translated("ec2:TerminateInstances", changes=True):
                 answer = await self._client.query(EC2, "TerminateInstances", {"InstanceId": [provider_id]})
         except errors.NotFoundError:
-            return Status.DELETING if self._is_young(id) else Status.DELETED
+            return self._unseen(id)
         except errors.PermanentError as problem:
+            if problem.permission:
+                return await self._denied(problem, id, provider_id)
             if code_of(problem) != "OperationNotPermitted":
                 raise
             raise errors.PermanentError(
@@ -120,10 +122,21 @@ class Ec2Instances:
         state = next((_state(each, "currentState") for each in entries(answer, "instancesSet")), "")
         return Status.DELETED if state == "terminated" else Status.DELETING
 
-    def _is_young(self, id: InstanceId) -> bool:
-        """By the time in its ID. "Not found" may then be wrong."""
+    async def _denied(self, problem: errors.PermanentError, id: InstanceId, provider_id: ProviderId) -> Status:
+        """A policy that is limited to tagged instances denies the call for one that no longer exists: it has no tags."""
+        try:
+            described = await self._describe({"InstanceId": [provider_id]})
+        except errors.NotFoundError:
+            return self._unseen(id)
+        status = self._vm(described[0], id).status if described else Status.UNKNOWN
+        if status not in _ENDED:
+            raise problem
+        return status
+
+    def _unseen(self, id: InstanceId) -> Status:
+        """It is gone, unless it is so young by the time in its ID that "not found" may be wrong."""
         created = (ids.uuid_of(id) >> 80) / 1000
-        return self._clock.wall() < created + VISIBLE_AFTER_SECONDS
+        return Status.DELETING if self._clock.wall() < created + VISIBLE_AFTER_SECONDS else Status.DELETED
 
     async def get(self, id: InstanceId, provider_id: ProviderId | None) -> Vm:
         if provider_id is None:
@@ -142,13 +155,21 @@ class Ec2Instances:
     async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         if provider_id is None:
             provider_id = (await self.get(id, None)).provider_id
-        with translated("ec2:GetConsoleOutput", changes=False):
-            answer = await self._client.query(EC2, "GetConsoleOutput", {"InstanceId": provider_id, "Latest": True})
+        try:
+            answer = await self._console(provider_id, Latest=True)
+        except errors.PermanentError as problem:  # of an instance type without the Nitro system
+            if code_of(problem) != "UnsupportedOperation":
+                raise
+            answer = await self._console(provider_id)
         try:
             text = base64.b64decode(str(answer.get("output") or ""))
         except ValueError as problem:
             raise errors.UnavailableError(f"EC2 sent console output that cannot be read: {problem}") from problem
         return text[-port.MAX_CONSOLE_BYTES :].decode("utf-8", "replace")
+
+    async def _console(self, provider_id: ProviderId, **more: object) -> Answer:
+        with translated("ec2:GetConsoleOutput", changes=False):
+            return await self._client.query(EC2, "GetConsoleOutput", {"InstanceId": provider_id, **more})
 
     async def close(self) -> None:
         await self._client.close()

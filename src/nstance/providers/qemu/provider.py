@@ -73,7 +73,6 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
             )
         args = arguments.parse(request.args, images=self._settings.images)
         planned, image = self._machine(request, args)
-        self._check_memory(planned.size.memory_mib)
         env = {**local.clean_environment(), "NSTANCE_INSTANCE_ID": request.id}
         record = self._record(request, planned.command(), env)
         # What a guest must not share with another one that was restored from the same state.
@@ -90,7 +89,9 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
             else:
                 disks.create_overlay(draft / machine.DISK, image, gib=planned.size.disk_gib)
 
-        self._dirs.create(record, {}, fill=fill)
+        with self._dirs.lock_all():  # of two creates at once, the second counts the first
+            self._check_memory(planned.size.memory_mib)
+            self._dirs.create(record, {}, fill=fill)
         return record
 
     def _machine(self, request: port.CreateRequest, args: arguments.Arguments) -> tuple[Machine, Path | None]:

@@ -19,7 +19,6 @@ _EXISTS = frozenset({"ResourceExistsException", "ParameterAlreadyExists"})
 _TRANSIENT = frozenset(
     {"InternalServiceError", "InternalServerError", "KMSInternalException", "DependencyTimeoutException"}
 )
-_CREDENTIALS = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"})
 
 
 class Calls:
@@ -55,8 +54,6 @@ class Calls:
             return errors.AlreadyExistsError(f"the {where} already exists")
         if problem.is_throttled or problem.is_server_fault or problem.is_expired or problem.code in _TRANSIENT:
             return errors.UnavailableError(f"{where}: {problem}")
-        if problem.code in _CREDENTIALS:
-            return errors.PermanentError(f"{where}: AWS does not accept this program's credentials: {problem}")
         if problem.is_denied:
             permission = self._permission(problem, action)
             return errors.PermanentError(

@@ -16,8 +16,9 @@ from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
-from nstance.pki import keys, names, proof
+from nstance.pki import keys, names
 from nstance.server.api import asking
+from nstance.server.api.registrar import certificate_response, renewed_key
 from nstance.server.cache.cache import Cache
 from nstance.server.identity.restored_agents import recognize_agent
 from nstance.server.leader.context import ShardContext
@@ -27,7 +28,7 @@ from nstance.server.liveness.connected_agents import Presence
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
 from nstance.tasks.backoff import Backoff
-from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
+from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
 
@@ -327,16 +328,9 @@ class AgentService(agent_grpc.AgentServiceBase):
         instance = self._instance(connection_of(stream))
         self._count_message(instance.id)
         shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
-        try:
-            if request.public_key_pem:
-                public_key = keys.public_key_from_pem(request.public_key_pem)
-                proof.check_renewal(
-                    request.proof, public_key=public_key, cluster=issuer.authority.cluster, id=instance.id
-                )
-            else:
-                public_key = issuer.public_key(instance)
-        except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
-            raise status.invalid("public_key_pem", str(problem)) from None
+        public_key = issuer.public_key(instance)
+        if request.public_key_pem:
+            public_key = renewed_key(request, cluster=issuer.authority.cluster, id=instance.id)
         new = issuer.new_certificate(public_key, life=life)
         owner = shard.owner_of_key(new.public_key)
         if owner is not None and owner != instance.id:
@@ -354,11 +348,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             if refusal is not None:
                 raise status.denied("this instance is not registered any more")
         made = issuer.agent_certificate(shard.instances[instance.id], life=life)
-        await stream.send_message(
-            registration_pb2.RegisterResponse(
-                certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=issuer.authority.bundle
-            )
-        )
+        await stream.send_message(certificate_response(made, issuer.authority))
 
     def _is_fresh(self, instance: Instance) -> bool:
         """A repeated request returns the same certificate."""

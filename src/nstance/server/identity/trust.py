@@ -60,17 +60,16 @@ class Trust:
     async def read(self) -> Authority:
         """Raises FatalError, or one of `RETRYABLE`."""
         try:
-            return await authorities.open_authority(
+            vault = authorities.open_vault(
                 self._store,
-                self._paths(),
                 keyring=await self._keyring(),
                 cluster=self._cluster,
-                clock=self._clock,
                 rng=self._rng,
-                create=True,
                 insecure_dev=self._insecure_dev,
-                subject=_subject(self._settings),
-                life=self._settings.ca.ttl,
+            )
+            subject, life = _subject(self._settings), self._settings.ca.ttl
+            return await authorities.open_authority(
+                vault, self._paths(), clock=self._clock, create=True, subject=subject, life=life
             )
         except secret_errors.BadKeyError as problem:
             raise FatalError(f"failed to read the encryption key: {problem}") from problem

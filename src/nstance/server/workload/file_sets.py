@@ -215,13 +215,7 @@ class FileSets:
     async def _log(self, batch: list[certlog.Logged], instance: Instance) -> None:
         try:
             await certlog.write(
-                self.store,
-                batch,
-                shard=self.shard,
-                tenant=instance.tenant,
-                instance=instance.id,
-                now=self.clock.wall(),
-                rng=self.rng,
+                self.store, batch, shard=self.shard, instance=instance, now=self.clock.wall(), rng=self.rng
             )
         except (storage.StorageError, TimeoutError) as error:
             raise FileSetError(

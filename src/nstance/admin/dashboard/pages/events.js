@@ -1,9 +1,11 @@
 // The history with filters, followed live.
 import { call, query } from "../api.js";
-import { store, useStore } from "../store.js";
+import { useStore } from "../store.js";
 import { clock, dateTime, Empty, html, link, number, Problem, useAnswer, useEffect, useRef, useState, VirtualRows } from "../ui.js";
 
 const KNOWN = ["scale-up", "scale-down", "replace", "gone", "spot-termination", "shutdown", "suspect", "recovered", "unhealthy", "config-drift", "forced-expiry", "eligible-expiry", "ondemand-expiry", "requested", "unregistered", "superseded", "orphan", "refused", "preferred-offer", "created", "registered", "create-failed", "delete-failed", "deleted", "drain-started", "drained", "drain-deadline", "drain-cancelled", "back-off", "throttled", "blocked", "load-balancer", "mass-silence", "mass-absence", "ready", "not-ready", "rollout", "rollout-halted", "unknown-vm", "adopted", "drainer", "leadership", "config", "clock", "security", "credentials", "provider"];
+
+const READ = 1000; // events at a time, of at least twice as many that the store keeps
 
 export function EventRow({ event, withGroup = true }) {
   return html`<div class=${`event ${event.trouble ? "trouble" : ""}`}>
@@ -22,7 +24,8 @@ export function Events({ parameters }) {
   const frozen = useRef(null);
   const server = { shard: filters.shard, group: filters.group, instance: filters.instance, reason: filters.reason };
   const key = JSON.stringify(server);
-  const past = useAnswer(() => call(`/v1/events${query({ ...server, limit: 1000 })}`), key, 0);
+  // Read again before the store forgets what came after the last reading, so that no event is missing in between.
+  const past = useAnswer(() => call(`/v1/events${query({ ...server, limit: READ })}`), key, 0, Math.floor((frozen.current || fleet).forgotten / READ));
   useEffect(() => {
     const used = Object.entries({ ...server, trouble: filters.trouble ? "true" : "" }).filter(([, value]) => value);
     history.replaceState(null, "", `#/events${used.length ? `?${new URLSearchParams(used)}` : ""}`);
@@ -33,8 +36,9 @@ export function Events({ parameters }) {
   const isWanted = (event) =>
     (!filters.shard || event.shard === filters.shard) && (!filters.group || event.group === filters.group) &&
     (!filters.instance || event.instance_id === filters.instance) && (!reasons || reasons.includes(event.reason)) && (!filters.trouble || event.trouble);
-  if (isFollowing || frozen.current === null) frozen.current = store.events.length ? store.events[store.events.length - 1].id : 0;
-  const live = fleet.events.filter((event) => !seen.has(`${event.shard}/${event.id}`) && isWanted(event) && (isFollowing || event.id <= frozen.current));
+  if (isFollowing) frozen.current = null;
+  else frozen.current ||= { events: [...fleet.events], forgotten: fleet.forgotten };
+  const live = (frozen.current || fleet).events.filter((event) => !seen.has(`${event.shard}/${event.id}`) && isWanted(event));
   const all = [...(past.value?.events || []).filter((event) => !filters.trouble || event.trouble), ...live];
   all.sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : b.id - a.id));
   const set = (name) => (event) => setFilters({ ...filters, [name]: event.currentTarget.type === "checkbox" ? event.currentTarget.checked : event.currentTarget.value.trim() });

@@ -6,8 +6,9 @@ from typing import Any
 from aiohttp import web
 
 from nstance.admin.http import access
+from nstance.admin.http.frames import format_positions, parse_positions
 from nstance.admin.http.openapi import TEXT, list_schema, ref
-from nstance.admin.http.stream import Streams, format_positions, parse_positions
+from nstance.admin.http.stream import Streams
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer

@@ -72,6 +72,9 @@ class SessionRoutes(RouteGroup):
 
     @route("DELETE", "/v1/session", "End the session of this browser.", reply=ref("Session"), is_public=True)
     async def log_out(self, call: Call) -> web.Response:
+        caller: Caller | None = call.request.get(CALLER)
+        if caller is not None and caller.session is not None:
+            self._sessions.end(caller.session)
         nobody = Caller(person="", role=Role.VIEWER, allows_changes=False)
         response = self._answer(call, nobody, has_session=False)
         response.del_cookie(COOKIE, path="/")
