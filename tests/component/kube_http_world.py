@@ -10,7 +10,7 @@ from aiohttp import web
 
 from nstance.clock import SystemClock
 from nstance.kube import kinds
-from nstance.kube.http import HttpKube
+from nstance.kube.http import HttpKube, HttpLimits
 from nstance.kube.kubeconfig import Access
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
@@ -60,8 +60,8 @@ async def raw(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awa
 
 
 @contextlib.asynccontextmanager
-async def client(server: str, *, token: str | Path | None = None, **options: Any) -> AsyncIterator[HttpKube]:
-    kube = HttpKube(Access(server=server, token=token), SystemClock(), **options)
+async def client(server: str, *, token: str | Path | None = None, **limits: Any) -> AsyncIterator[HttpKube]:
+    kube = HttpKube(Access(server=server, token=token), SystemClock(), limits=HttpLimits(**limits))
     try:
         yield kube
     finally:
