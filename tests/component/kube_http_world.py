@@ -60,8 +60,10 @@ async def raw(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awa
 
 
 @contextlib.asynccontextmanager
-async def client(server: str, *, token: str | Path | None = None, **limits: Any) -> AsyncIterator[HttpKube]:
-    kube = HttpKube(Access(server=server, token=token), SystemClock(), limits=HttpLimits(**limits))
+async def client(server: str, *, token: str | Path | None = None, **options: Any) -> AsyncIterator[HttpKube]:
+    on_request = options.pop("on_request", lambda method, code: None)
+    access, limits = Access(server=server, token=token), HttpLimits(**options)
+    kube = HttpKube(access, SystemClock(), limits=limits, on_request=on_request)
     try:
         yield kube
     finally:
