@@ -15,13 +15,14 @@ from typing import Any, NoReturn
 import aiohttp
 
 from nstance.aws import encoding
-from nstance.aws.credentials import Chain, CredentialsSource
+from nstance.aws.credentials import REFRESH_BEFORE_SECONDS, Chain
 from nstance.aws.encoding import Answer, Params
 from nstance.aws.endpoints import endpoint
 from nstance.aws.errors import AwsError
 from nstance.aws.metadata import Metadata
 from nstance.aws.signing import Request, sign
 from nstance.clock import Clock
+from nstance.clouds.credentials import FreshCredentials
 from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.http_client import Proxies
 
@@ -74,8 +75,12 @@ class AwsClient:
         )
         fetch = chain.fetch if not role_arn else lambda: chain.assume(role_arn, now=clock.wall())
         self.on_credentials_failure: Callable[[str], None] = lambda problem: None
-        self._credentials = CredentialsSource(
-            fetch, clock, on_failure=lambda problem: self.on_credentials_failure(problem)
+        self._credentials = FreshCredentials(
+            "AWS credentials",
+            fetch,
+            clock,
+            refresh_before=REFRESH_BEFORE_SECONDS,
+            on_failure=lambda problem: self.on_credentials_failure(problem),
         )
         self.metadata = Metadata(self._open, self._environment)
         self._session: aiohttp.ClientSession | None = None

@@ -1,18 +1,16 @@
 """Where the keys for AWS come from, in the order that every AWS tool uses.
 
 Environment, web identity (EKS), the shared credentials file, a container's endpoint (ECS, EKS Pod Identity), the metadata
-service of the instance (IMDSv2). Temporary credentials are fetched again before they end. A failed refresh is an error
-only when the old ones have ended: until then it is reported and tried again.
+service of the instance (IMDSv2).
 """
 
 import calendar
 import configparser
 import json
-import logging
 import re
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +20,7 @@ from nstance.aws.encoding import Answer, form, parse_error, parse_xml
 from nstance.aws.endpoints import endpoint
 from nstance.aws.metadata import Metadata, MetadataError, request
 from nstance.aws.signing import Credentials, Request, sign
-from nstance.clock import Clock
 from nstance.clouds.errors import CredentialsError
-from nstance.tasks.renewed_value import RenewedValue
-
-log = logging.getLogger(__name__)
 
 REFRESH_BEFORE_SECONDS = 300.0
 _FORM = "application/x-www-form-urlencoded"
@@ -35,21 +29,6 @@ _ROLES = "iam/security-credentials/"
 ECS = "http://169.254.170.2"
 _LOCAL = ("127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")  # also ECS and EKS
 _MAX_SESSION_NAME = 64
-
-Fetch = Callable[[], Awaitable[Credentials]]
-
-
-class CredentialsSource(RenewedValue[Credentials]):
-    """Credentials that are valid now. `get` raises CredentialsError."""
-
-    def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        def report(problem: Exception) -> None:
-            log.warning("failed to refresh AWS credentials: %s", problem)
-            on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
-
-        super().__init__(
-            fetch, clock, early_seconds=REFRESH_BEFORE_SECONDS, expected=CredentialsError, on_failure=report
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from contracts.provider_worlds import request, scope
 from nstance.aws import credentials
 from nstance.aws.client import SSM
 from nstance.aws.encoding import entries
+from nstance.clouds.credentials import FreshCredentials
 from nstance.clouds.errors import CredentialsError
 from nstance.dev.aws.moto import AMI, ARM_AMI
 from nstance.dev.aws.rules import Fault
@@ -202,7 +203,8 @@ async def test_a_failed_refresh_is_reported_while_the_old_ones_last() -> None:
             raise found
         return found
 
-    source = credentials.CredentialsSource(fetch, clock, on_failure=reported.append)
+    early = credentials.REFRESH_BEFORE_SECONDS
+    source = FreshCredentials("keys", fetch, clock, refresh_before=early, on_failure=reported.append)
     assert (await source.get()).access_key == "a"
     await clock.advance(3600.0 - credentials.REFRESH_BEFORE_SECONDS + 1)
     assert (await source.get()).access_key == "a", "the old ones are still valid"

@@ -2,6 +2,7 @@
 
 from sim.mutants.access import ACCESS
 from sim.mutants.capacity import CAPACITY
+from sim.mutants.expiry import EXPIRY_AND_CHECKS
 from sim.mutants.mutant import Mutant
 from sim.mutants.on_prem import ON_PREM
 from sim.mutants.rollouts import ROLLOUTS
@@ -1084,6 +1085,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=HEALTH,
     ),
     *ROLLOUTS,
+    *EXPIRY_AND_CHECKS,
     *CAPACITY,
     # ---- readiness
     Mutant(

@@ -26,8 +26,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "finish-without-ready",
         "nstance.core.replacing",
-        "if (_has_vm(m) if forced else _can_take_over(draft, m))",
-        "if _has_vm(m)",
+        "for m in replacements if _can_take_over(draft, m)",
+        "for m in replacements if m.state in (State.STARTING, State.RUNNING)",
         "an old instance goes for one that has no files yet",
     ),
     Mutant(
@@ -54,8 +54,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "halt-ignored",
         "nstance.core.rollout",
-        "or (current is not None and current.outcome in HELD)",
-        "or False",
+        "    if current is not None and current.outcome in HELD:\n        return False\n    return",
+        "    return",
         "a halted rollout begins another replacement",
     ),
     Mutant(
@@ -137,8 +137,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "rollout-before-its-revision-is-stored",
         "nstance.core.rollout",
-        " or not draft.view.revision_stored or",
-        " or",
+        " or not draft.view.revision_stored:",
+        ":",
         "a rollout begins although nobody could return to its revision later",
         tests=ROLLOUT,
     ),

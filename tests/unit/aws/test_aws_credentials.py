@@ -10,13 +10,13 @@ from aiohttp import web
 
 from contracts.provider_worlds import scope
 from nstance.aws.client import EC2, AwsClient
-from nstance.aws.credentials import REFRESH_BEFORE_SECONDS, CredentialsSource
+from nstance.aws.credentials import REFRESH_BEFORE_SECONDS
 from nstance.aws.signing import Credentials
 from nstance.clock import SystemClock
+from nstance.clouds.credentials import RETRY_SECONDS, FreshCredentials
 from nstance.clouds.errors import CredentialsError
 from nstance.dev import loopback
 from nstance.providers.aws.provider import AwsSettings, open_aws
-from nstance.tasks.renewed_value import RETRY_SECONDS
 from support.hand_clock import HandClock
 
 LIFE_SECONDS = 3600.0
@@ -40,7 +40,7 @@ class Service:
 async def test_calls_do_not_wait_again_and_again_while_the_old_credentials_are_valid() -> None:
     clock = HandClock()
     service = Service(clock)
-    source = CredentialsSource(service.fetch, clock)
+    source = FreshCredentials("AWS credentials", service.fetch, clock, refresh_before=REFRESH_BEFORE_SECONDS)
     await source.get()
     await clock.advance(LIFE_SECONDS - REFRESH_BEFORE_SECONDS + 1.0)
     service.works = False
@@ -59,7 +59,7 @@ async def test_callers_without_credentials_share_one_failure_and_the_next_one_tr
     clock = HandClock()
     service = Service(clock)
     service.works = False
-    source = CredentialsSource(service.fetch, clock)
+    source = FreshCredentials("AWS credentials", service.fetch, clock, refresh_before=REFRESH_BEFORE_SECONDS)
     waiting = [asyncio.create_task(source.get()) for _ in range(20)]
     await clock.advance(HANGS_SECONDS)
     for task in waiting:

@@ -115,7 +115,9 @@ def assemble(
             is_exhausted=lambda instance: shard.offers.is_exhausted(instance),
             post=parts.inbox.post,
             wait_deregistered=load_balancers.wait_deregistered,
-            on_console_output=lambda instance, output: _record_console(env.issuer, parts.event_log, instance, output),
+            on_console_output=lambda instance, output: record_console_output(
+                env.issuer, parts.event_log, instance, output
+            ),
             traces=env.traces,
         )
     )
@@ -229,7 +231,7 @@ def _by_vm(instances: Iterable[Instance]) -> dict[ProviderId, Instance]:
     return {each.provider_id: each for each in instances if each.provider_id is not None}
 
 
-def _record_console(issuer: Issuer, event_log: EventLog, instance: Instance, output: str) -> None:
+def record_console_output(issuer: Issuer, event_log: EventLog, instance: Instance, output: str) -> None:
     """The end of the output of a VM whose agent never registered, without the registration nonce, for people."""
     if instance.nonce is not None:
         output = output.replace(issuer.token(instance), "[nonce]")
