@@ -237,8 +237,12 @@ async def test_an_unhealthy_machine_is_replaced_and_the_pool_keeps_its_size(tmp_
             subresource="status",
         )
         await cluster.until(lambda: len(running(cluster)) == 2 and victim not in running(cluster))
-        now = await settled(cluster, 2)
-        assert victim not in now
+
+        async def is_replaced() -> bool:
+            return victim not in await members(cluster)
+
+        await cluster.until(is_replaced)
+        await settled(cluster, 2)
         pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
         assert pool["spec"]["replicas"] == 2
 

@@ -231,7 +231,7 @@ def _on_created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
     if is_ended(instance):
         leaving.schedule_delete(draft, instance)
     elif instance.state is State.PENDING:
-        draft.add_reason(ReasonCode.CREATED, f"provider created {event.provider_id}", instance.id)
+        draft.add_reason(ReasonCode.CREATED, f"provider created VM {event.provider_id}", instance.id)
 
 
 def _on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
