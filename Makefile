@@ -37,7 +37,7 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules on-prem-schedules test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules on-prem-schedules test-kube kube-chaos lint format bench soak soak-ui sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -107,8 +107,9 @@ dev-vm: install $(VM_IMAGES)/state/machine.json ## Run a shard whose instances a
 clean-dev: ## Stop all processes of the dev targets and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
+# Most of a test is waiting: four processes keep two cores busy.
 test: tools ## Run all tests
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 test-vm: tools vm-image ## Run the tests with real VMs: 300 schedules of crashes, and every way to lose a VM
 	NSTANCE_QEMU_SCHEDULES=300 NSTANCE_FIRST_SEED=$(START) $(BIN)/pytest -q tests/component/test_provider_qemu.py
@@ -145,11 +146,14 @@ test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=f
 	@$(PIP) -e '.[ui]'
 	NSTANCE_TEST_UI=1 NSTANCE_UI_SCREENSHOTS="$(SCREENSHOTS)" $(BIN)/pytest -q -rs tests/ui
 
-aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40)
-	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
+aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40 START=)
+	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --first $(START) --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
 
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
 	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py
+
+kube-chaos: tools ## Kill operators, API server, etcd and shard leaders at a real kube-apiserver (KILLS=100 SEED=; needs Go)
+	PYTHONPATH=tests $(BIN)/python -m component.kube_chaos --kills $(or $(KILLS),100) --seed $(SEED)
 
 test-stores: tools ## Run the storage contract against MinIO, Versity's gateway and servers to refuse (needs Go)
 	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q -rs tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py
@@ -165,8 +169,9 @@ format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: tools ## Simulate 2,000 random schedules of shards on all cores (SEEDS=, START=)
+sim: tools ## Simulate 2,000 random schedules of shards on all cores, and as many of one group (SEEDS=, START=)
 	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START)
+	NSTANCE_WALKS=$(SEEDS) NSTANCE_WALK_SEED=$(START) $(BIN)/pytest -q tests/sim/test_group_walks.py
 
 sim-long: tools ## The same with many seeds; continues after an interruption (SEEDS=100000)
 	@mkdir -p temp
@@ -189,6 +194,10 @@ failovers: tools ## Compare real failovers with simulated ones
 
 soak: tools ## Check that the leader's memory stays flat over VMS= VMs (about an hour)
 	$(BIN)/python -m bench.soak $(VMS)
+
+soak-ui: tools ## Look at 5,000 instances in Chromium for SECONDS=600 while 50 events a second happen
+	@$(PIP) -e '.[ui]'
+	$(BIN)/python -m bench.looking $(if $(filter file,$(origin SECONDS)),,$(SECONDS))
 
 bench: tools ## Run the benchmarks and update docs/benchmarks.md
 	$(BIN)/python -m bench
@@ -213,13 +222,11 @@ gcp-schedules: tools ## Run random schedules of faults on a stand-in for Google 
 on-prem-schedules: tools $(FAKEPVE)/bin/fakepve ## The same on Proxmox or QEMU (PROVIDER=proxmox COUNT=300 START=0 INSTANCES=4)
 	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve PYTHONPATH=tests $(BIN)/python -m component.on_prem.schedules $(or $(PROVIDER),proxmox) --count $(or $(COUNT),300) --first $(START) --size $(or $(INSTANCES),4)
 
-gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.py from Google's description of its API
+gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.json from Google's description of its API
 	$(BIN)/python scripts/gcp_fields.py
-	$(BIN)/ruff format --quiet src/nstance/gcp/instance_fields.py
 
-aws-fields: tools ## Generate src/nstance/aws/run_instances.py from the SDK's model of EC2
+aws-fields: tools ## Generate src/nstance/aws/run_instances.json from the SDK's model of EC2
 	$(BIN)/python scripts/aws_fields.py
-	$(BIN)/ruff format --quiet src/nstance/aws/run_instances.py
 
 schema: install ## Generate docs/config.schema.json
 	$(BIN)/python -m nstance.config.schema > docs/config.schema.json.new && mv docs/config.schema.json.new docs/config.schema.json

@@ -11,7 +11,7 @@ import pytest
 from nstance.config import load
 from nstance.config.errors import ConfigError
 from nstance.gcp import arguments
-from nstance.gcp.instance_fields import INSTANCE
+from nstance.gcp.arguments import INSTANCE
 
 ROOT = Path(__file__).parents[3]
 
@@ -93,7 +93,7 @@ def test_a_misspelled_argument_is_refused_with_its_place_and_the_nearest_name() 
 def test_the_table_is_loaded_only_for_google() -> None:
     code = (
         "import sys; from nstance.config import load; load.load(open(sys.argv[1]).read());"
-        "sys.exit('nstance.gcp.instance_fields' in sys.modules)"
+        "sys.exit('nstance.gcp.arguments' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(ROOT / "examples/config-aws.jsonc")], check=False)
     assert done.returncode == 0

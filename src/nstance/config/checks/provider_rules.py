@@ -217,9 +217,9 @@ def _check_cloud_argument(provider: str, name: str, value: object, path: Path, p
     if provider == "aws":
         from nstance.aws.arguments import find_faults
     elif provider == "gcp":
-        from nstance.gcp.arguments import find_faults  # type: ignore[assignment]
+        from nstance.gcp.arguments import find_faults
     else:
-        from nstance.proxmox.arguments import find_faults  # type: ignore[assignment]
+        from nstance.proxmox.arguments import find_faults
 
     for fault in find_faults({name: value}):
         word = str(fault.path[-1]) if fault.known else ""

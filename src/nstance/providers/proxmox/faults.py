@@ -3,11 +3,11 @@
 The trap: almost everything is a 500 with a text, also "there is no such VM". The texts here are those of PVE 8 and 9.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
-from nstance.providers import errors
+from nstance.providers import cloud_answers, errors
 from nstance.providers.errors import CapacityScope
 
 PERMISSIONS = "docs/proxmox.md#permissions"
@@ -51,14 +51,6 @@ class PveError(Exception):
         super().__init__(f"{message} ({details})" if details else message)
 
 
-class NotSentError(Exception):
-    """The request did not leave this machine."""
-
-
-class NoAnswerError(Exception):
-    """The request was sent, and nobody knows what became of it."""
-
-
 class NoStorageError(errors.PermanentError):
     """The node has no such storage."""
 
@@ -67,17 +59,10 @@ class TakenError(errors.UnavailableError):
     """The VMID is in use."""
 
 
-@contextlib.contextmanager
-def translated(permission: str, *, changes: bool) -> Iterator[None]:
-    try:
-        yield
-    except NotSentError as problem:
-        raise errors.UnavailableError(str(problem)) from problem
-    except NoAnswerError as problem:
-        kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
-        raise kind(str(problem)) from problem
-    except PveError as problem:
-        raise from_pve(problem, permission, changes=changes) from problem
+def translated(permission: str, *, changes: bool) -> AbstractContextManager[None]:
+    return cloud_answers.translated(
+        PveError, lambda problem: from_pve(problem, permission, changes=changes), changes=changes
+    )
 
 
 def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.ProviderError:

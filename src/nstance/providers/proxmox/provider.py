@@ -125,7 +125,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         if found is not None:
             self._check_owner(await self._owner(found), request.id, is_optional=False)
         elif await self._seeds.is_buried(await self._usable_nodes(), request.id):
-            raise _deleted(request.id)
+            raise errors.deleted(request.id)
         else:
             found = await self._cloning.clone(request, args, size)
         try:
@@ -133,7 +133,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         except errors.NotFoundError as problem:
             if await self._seeds.is_buried(await self._usable_nodes(), request.id):
                 await self._seeds.remove(found.node, request.id)
-                raise _deleted(request.id) from problem
+                raise errors.deleted(request.id) from problem
             raise errors.UnknownOutcomeError(f"VM {found.vmid} of {request.id} vanished: {problem}") from problem
         except (errors.PermanentError, errors.NoCapacityError):
             await self._discard(found)
@@ -167,7 +167,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         if await self._seeds.is_buried(await self._usable_nodes(), request.id):
             await self._destroy(found)
             await self._seeds.remove(found.node, request.id)
-            raise _deleted(request.id)
+            raise errors.deleted(request.id)
         if ownership.is_new(str(config.get("tags") or "")):
             await self._start(found)
             tags = ownership.tags(owner, request.id, is_new=False, extra=args.tags)
@@ -337,10 +337,6 @@ class ProxmoxProvider(port.Instances, port.Preflight):
 
 def _provider_id(vm: PveVm) -> ProviderId:
     return ProviderId(f"proxmox:///{vm.vmid}/{vm.name}")
-
-
-def _deleted(id: InstanceId) -> errors.PermanentError:
-    return errors.PermanentError(f"{id} was deleted; a new instance needs a new ID")
 
 
 def open_proxmox(scope: port.Scope, access: Access, clock: Clock, settings: ProxmoxSettings) -> ProxmoxProvider:
