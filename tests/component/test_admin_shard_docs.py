@@ -71,6 +71,6 @@ async def test_the_http_commands_of_the_page_work(tmp_path: Path) -> None:
             )
             output, problems = await asyncio.wait_for(running.communicate(), 120)
     assert running.returncode == 0, problems.decode()
-    for word in (b'"etag"', b'"size": 5', b'"instance_id"', b"data: ", b"openapi"):
+    for word in (b'"etag"', b'"size":5', b'"instance_id"', b"data: ", b"openapi"):
         assert word in output
     assert len((tmp_path / "token").read_text().strip()) > 16

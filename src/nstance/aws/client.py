@@ -60,7 +60,6 @@ class AwsClient:
         server: str = "",
         environment: Mapping[str, str] | None = None,
         role_arn: str = "",
-        on_credentials_failure: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`role_arn`: a role to assume with the credentials that are found."""
         self.region = region
@@ -75,7 +74,7 @@ class AwsClient:
             endpoint_url=endpoint_url,
         )
         fetch = chain.fetch if not role_arn else lambda: chain.assume(role_arn, now=clock.wall())
-        self.on_credentials_failure = on_credentials_failure
+        self.on_credentials_failure: Callable[[str], None] = lambda problem: None
         self._credentials = FreshCredentials(
             "AWS credentials",
             fetch,

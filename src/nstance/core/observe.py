@@ -5,7 +5,6 @@ VM that is being deleted. So each case looks at the record's state first.
 """
 
 from dataclasses import replace
-from typing import assert_never
 
 from nstance.core import adopting, creating, leaving, readiness, requests, rollout
 from nstance.core.draft import ABSENCE_CERTAIN_AFTER_SECONDS, Draft
@@ -98,8 +97,6 @@ def _apply_to_member(draft: Draft, instance: Instance, event: ev.MemberEvent, po
             requests.request_deletion(draft, instance, event, position)
         case ev.ReplacementRequested():
             requests.request_replacement(draft, instance, event, position)
-        case _:
-            assert_never(event)
 
 
 # ---- the agent
@@ -242,7 +239,7 @@ def _on_created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
     if is_ended(instance):
         leaving.schedule_delete(draft, instance)
     elif instance.state is State.PENDING:
-        draft.add_reason(ReasonCode.CREATED, f"provider created {event.provider_id}", instance.id)
+        draft.add_reason(ReasonCode.CREATED, f"provider created VM {event.provider_id}", instance.id)
 
 
 def _on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:

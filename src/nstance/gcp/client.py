@@ -71,14 +71,13 @@ class GoogleClient:
         clock: Clock,
         environment: Mapping[str, str] | None = None,
         is_anonymous: bool = False,
-        on_credentials_failure: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`is_anonymous`: without a token, for emulators."""
         self._is_anonymous = is_anonymous
         self._environment = os.environ if environment is None else environment
         self._proxies = Proxies(self._environment)
         self._chain = Chain(session=self._open, proxies=self._proxies, environment=self._environment, clock=clock)
-        self.on_credentials_failure = on_credentials_failure
+        self.on_credentials_failure: Callable[[str], None] = lambda problem: None
         self._tokens = FreshCredentials(
             "the token for Google Cloud",
             self._chain.fetch,

@@ -10,7 +10,7 @@ import contextvars
 import copy
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -87,14 +87,13 @@ class MemoryCloud:
         behavior: Behavior | None = None,
         subnets: Mapping[str, int] | None = None,
         offers: Mapping[Offer, int] | None = None,
-        images: Sequence[Image] = (),
         on_boot: Hook | None = None,
         on_end: Hook | None = None,
     ) -> None:
         self.behavior: Behavior = behavior or Script()
         self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not listed is unlimited
         self.offers = dict(offers or {})  # VMs in each pattern, see `memory_offers`
-        self.images = list(images)
+        self.images: list[Image] = []
         self.calls: Counter[Call] = Counter()
         self.mismatched: list[InstanceId] = []  # creates repeated with another request, which is a bug of the caller
         self.leader_networks: dict[port.Scope, str] = {}

@@ -40,6 +40,10 @@ class NoConfigurationError(Exception):
         super().__init__(message)
         self.problems = problems
 
+    def on_one_line(self) -> str:
+        """For a log."""
+        return "; ".join(str(self).splitlines()).replace(":; ", ": ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:

@@ -228,15 +228,7 @@ class Groups(RouteGroup):
             await groups.find(client, name)
             return await client.call(rpc, key=name, dry_run=call.is_dry_run, **more)
 
-        answers = await self._shards.change(call, work)
-        return changed(
-            call,
-            answers,
-            plan=_actions(answers.map(lambda each: each.plan)),
-            rollouts=_rollouts(answers),
-            costs=_costs(answers),
-            groups=_groups(answers.map(lambda each: each.group)),
-        )
+        return await self._upsert(call, work)
 
 
 def changed(call: Call, answers: fanout.Answers[Any], **parts: Iterable[Record]) -> web.Response:

@@ -126,19 +126,18 @@ class Instances(RouteGroup):
 
     @changing("POST", f"{ONE}/release", "Delete an unknown VM.")
     async def release(self, call: Call) -> web.Response:
-        id = call.path["instance"]
-        answers = await self._shards.change(
-            call, lambda client: client.call("ReleaseInstance", instance_id=id, dry_run=call.is_dry_run)
-        )
-        answers.ignore_not_found()
+        answers = await self._call(call, "ReleaseInstance")
         return changed(call, answers, plan=_plan(answers))
 
     async def _act(self, call: Call, rpc: str) -> web.Response:
+        return _changed(call, await self._call(call, rpc))
+
+    async def _call(self, call: Call, rpc: str) -> fanout.Answers[Any]:
         id = call.path["instance"]
         answers = await self._shards.change(
             call, lambda client: client.call(rpc, instance_id=id, dry_run=call.is_dry_run)
         )
-        return _changed(call, answers.ignore_not_found())
+        return answers.ignore_not_found()
 
     @changing("POST", f"{ONE}/drained", "Acknowledge that an instance is drained.", role=Role.DRAINER)
     async def drained(self, call: Call) -> web.Response:
