@@ -196,26 +196,28 @@ class Cluster:
         return await self.kube.create(kinds.POD, body, namespace=namespace or self.namespace)
 
     async def _follow_vms(self) -> None:
-        """Nodes come and go with VMs."""
+        """Nodes come and go with VMs, also while the API server is away for a moment."""
         known: set[InstanceId] = set()
         while True:
-            now = {id: agent for world in self.shards.values() for id, agent in world.agents.items() if agent.connected}
-            alive = {
-                id for world in self.shards.values() for id, agent in world.agents.items() if not agent.task.done()
-            }
-            for id in now.keys() - known:
-                labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
-                with contextlib.suppress(errors.AlreadyExistsError):
-                    await self.kube.create(
-                        kinds.NODE,
-                        {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
-                    )
-                known.add(id)
-            for id in known - alive if self.is_cloud_deleting_nodes else ():
-                with contextlib.suppress(errors.NotFoundError):
-                    await self.kube.delete(kinds.NODE, str(id))
-                known.discard(id)
+            with contextlib.suppress(errors.UnavailableError, errors.UnknownOutcomeError):
+                await self._follow_once(known)
             await asyncio.sleep(0.01)
+
+    async def _follow_once(self, known: set[InstanceId]) -> None:
+        agents = {id: agent for world in self.shards.values() for id, agent in world.agents.items()}
+        for id in {id for id, agent in agents.items() if agent.connected} - known:
+            labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
+            with contextlib.suppress(errors.AlreadyExistsError):
+                await self.kube.create(
+                    kinds.NODE,
+                    {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
+                )
+            known.add(id)
+        alive = {id for id, agent in agents.items() if not agent.task.done()}
+        for id in known - alive if self.is_cloud_deleting_nodes else ():
+            with contextlib.suppress(errors.NotFoundError):
+                await self.kube.delete(kinds.NODE, str(id))
+            known.discard(id)
 
 
 @contextlib.asynccontextmanager
@@ -277,8 +279,9 @@ async def _clear(cluster: Cluster) -> None:
         if pod["metadata"]["namespace"].startswith(cluster.namespace):
             with contextlib.suppress(errors.NotFoundError):
                 await cluster.kube.delete(kinds.POD, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
-    for node in await cluster.nodes():
-        await cluster.kube.delete(kinds.NODE, node)
+    for node in (await cluster.nodes()).values():
+        with contextlib.suppress(errors.NotFoundError):
+            await cluster.kube.delete(kinds.NODE, node["metadata"]["name"])
 
 
 def _client(

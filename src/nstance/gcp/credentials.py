@@ -1,17 +1,15 @@
 """Where the access token for Google Cloud comes from, in the order that every Google tool uses.
 
 The file that GOOGLE_APPLICATION_CREDENTIALS names, gcloud's own file, the metadata server. A file holds the key of a
-service account, a workload identity federation, or a user's login. A token is fetched again before it ends. A failed
-refresh is an error only when the old token has ended: until then it is reported and tried again with the next call.
+service account, a workload identity federation, or a user's login.
 """
 
 import asyncio
 import calendar
 import json
-import logging
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,11 @@ from typing import Any
 import aiohttp
 
 from nstance.clock import Clock
+from nstance.clouds.errors import CredentialsError
 from nstance.gcp import jwt
-from nstance.gcp.errors import CredentialsError, parse_error
+from nstance.gcp.errors import parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
 from nstance.http_client import Proxies, read_body
-from nstance.tasks.renewed_value import RenewedValue
-
-log = logging.getLogger(__name__)
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 REFRESH_BEFORE_SECONDS = 225.0  # the metadata server gives the same token until shortly before its end
@@ -44,22 +40,6 @@ class Token:
 
     def __repr__(self) -> str:
         return f"Token(expires={self.expires})"
-
-
-Fetch = Callable[[], Awaitable[Token]]
-
-
-class TokenSource(RenewedValue[Token]):
-    """A token that is valid now. `get` raises CredentialsError."""
-
-    def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        def report(problem: Exception) -> None:
-            log.warning("failed to refresh the token for Google Cloud: %s", problem)
-            on_failure(f"failed to refresh the token for Google Cloud, the old one is still valid: {problem}")
-
-        super().__init__(
-            fetch, clock, early_seconds=REFRESH_BEFORE_SECONDS, expected=CredentialsError, on_failure=report
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

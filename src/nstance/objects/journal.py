@@ -8,7 +8,7 @@ it is deposed, whatever its lease says.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeVar
 
 from nstance.clock import Clock
@@ -74,26 +74,17 @@ class JournalState:
         self.since_snapshot += size
 
 
+@dataclass(eq=False)
 class Journal:
     """Reading and following the journal; `journal_writer.Writer` appends."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        journal_prefix: str,
-        snapshot_prefix: str,
-        clock: Clock,
-        timeout: Callable[[], float] = lambda: TIMEOUT_SECONDS,
-        limits: Limits = LIMITS,
-    ) -> None:
-        """`timeout` returns the seconds to wait for the store's next answer."""
-        self.store = store
-        self.clock = clock
-        self.timeout = timeout
-        self.limits = limits
-        self.journal_prefix = journal_prefix
-        self.snapshot_prefix = snapshot_prefix
+    store: ObjectStore
+    _: KW_ONLY
+    journal_prefix: str
+    snapshot_prefix: str
+    clock: Clock
+    timeout: Callable[[], float] = lambda: TIMEOUT_SECONDS  # for the store's next answer
+    limits: Limits = LIMITS
 
     def slot_key(self, number: int) -> Key:
         return Key(f"{self.journal_prefix}{number:020d}.json")

@@ -14,13 +14,14 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from nstance.clouds.credentials import RETRY_SECONDS, FreshCredentials
+from nstance.clouds.errors import CredentialsError, NotSentError
 from nstance.gcp.client import GoogleClient
-from nstance.gcp.credentials import Token, TokenSource
+from nstance.gcp.credentials import Token
 from nstance.gcp.endpoints import COMPUTE, SECRETS, STORAGE, endpoint
-from nstance.gcp.errors import CredentialsError, GoogleError, NotSentError, parse_error
+from nstance.gcp.errors import GoogleError, parse_error
 from nstance.objects import errors, gcs
 from nstance.objects.port import Key, sign_url
-from nstance.tasks.renewed_value import RETRY_SECONDS
 from support.eventually import eventually
 from support.gcp.cloud import Cloud, google_cloud
 from support.gcp.stand_in import PROJECT, TOKEN, ZONE
@@ -140,7 +141,7 @@ async def test_a_token_is_fetched_before_it_ends_and_a_failure_is_reported() -> 
             raise found
         return found
 
-    source = TokenSource(fetch, clock, on_failure=reports.append)
+    source = FreshCredentials("the token", fetch, clock, refresh_before=225.0, on_failure=reports.append)
     assert (await source.get()).text == "a"
     assert (await source.get()).text == "a"
     await clock.advance(900.0)
@@ -169,7 +170,7 @@ async def test_a_token_service_that_hangs_holds_up_nobody_while_the_token_is_val
             await answer.wait()
         return Token(f"token {len(fetched)}", clock.wall() + 1000.0)
 
-    source = TokenSource(fetch, clock)
+    source = FreshCredentials("the token", fetch, clock, refresh_before=225.0)
     await source.get()
     await clock.advance(900.0)
     async with asyncio.timeout(5.0):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from nstance.kube import errors, kinds
 from nstance.kube.mirror import Mirror
-from nstance.kube.port import Object
+from nstance.kube.port import Object, find
 from nstance.operator.controllers import machine_objects, machines, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.nodes import INSTANCE_LABEL
@@ -203,11 +203,10 @@ class Pods(Controller):
 
     async def _still_wants_node(self, pod: Object) -> bool:
         kube, namespace = self._context.workload, pod["metadata"]["namespace"]
-        try:
-            found = await kube.get(kinds.POD, resources.name(pod), namespace=namespace)
-        except errors.NotFoundError:
-            return False
-        return resources.uid(found) == resources.uid(pod) and wants_node(found, self._cluster_name)
+        found = await find(kube, kinds.POD, resources.name(pod), namespace=namespace)
+        return (
+            found is not None and resources.uid(found) == resources.uid(pod) and wants_node(found, self._cluster_name)
+        )
 
     async def _create(self, pod: Object) -> None:
         is_same_cluster = self._context.workload is self._kube
