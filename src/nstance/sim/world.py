@@ -353,11 +353,11 @@ class World:
     def _resume_rollouts(self) -> None:
         """Resume rollouts that wait for a person."""
         leader = self.leader()
-        if leader is None or leader.office is None:
+        if leader is None or leader.operator_port is None:
             return
         for key, record in self.auditor.rollouts.groups.items():
             if record.current is not None and record.current.outcome in rollout.HELD:
-                leader.spawn(leader.office.resume(key))
+                leader.spawn(leader.operator_port.resume(key))
 
     async def _reread(self) -> None:
         reader = journal.Journal(
