@@ -25,6 +25,7 @@ SHARDS = ("a", "b", "c", "d")
 POOLS, SIZE = 50, 5  # pools, and the instances of each in a shard
 MACHINES = POOLS * SIZE * len(SHARDS)
 SCALES = 200
+PAUSE_SECONDS = 0.3  # between two of them: the objects of instances that came or went follow
 REST_SECONDS = 60.0
 NODE_STATUS_SECONDS = 300.0
 WRITERS = 16
@@ -148,6 +149,7 @@ async def _scales(site: Site, sizes: Sizes) -> Row:
         sizes.clear()
         began = await site.scale(f"nstance-{group}", size * len(SHARDS))
         took.append(1000 * (await sizes.wait(group, dict.fromkeys(SHARDS, size)) - began))
+        await asyncio.sleep(PAUSE_SECONDS)
     return Row(
         number="38",
         what="the same: one pool scaled → all its shards have it, p99",

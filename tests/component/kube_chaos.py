@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from component.operator_world import REAL, Cluster, operating
-from component.whole_server import states
+from component.whole_server import World, states
 from nstance.kube import errors, kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
@@ -81,6 +81,8 @@ class Chaos:
             if number % 10 == 9:
                 print(f"{number + 1} of {kills} kills; {dict(self.acts)}", flush=True)
             await asyncio.sleep(self.dice.uniform(*PAUSE_SECONDS))
+            if people.done():
+                people.result()
         people.cancel()
         await asyncio.gather(people, return_exceptions=True)
         await self._judge(before)
@@ -243,7 +245,7 @@ class Chaos:
         wrong = []
         vms: Counter[str] = Counter()
         for shard, world in self.cluster.shards.items():
-            if not any(server.lead is not None for server in world.servers.values()):
+            if not _is_led(world):
                 return f"{shard} has no leader"
             living = {str(vm.id) for vm in world.cloud.vms() if vm.status is not Status.DELETED}
             vms.update(str(vm.id) for vm in world.cloud.vms() if vm.status is not Status.DELETED)
@@ -285,9 +287,9 @@ class Chaos:
         await self._insistently(act)
 
     def _instances(self, group: str) -> set[str]:
-        """That run, in all shards."""
-        shards = self.cluster.shards.values()
-        return {str(id) for world in shards for id, state in states(world, group).items() if state == "running"}
+        """That run, in all shards that have a leader."""
+        led = [world for world in self.cluster.shards.values() if _is_led(world)]
+        return {str(id) for world in led for id, state in states(world, group).items() if state == "running"}
 
     async def _settled(self, find: Callable[[], Awaitable[str]]) -> None:
         """`find` gives what is still wrong."""
@@ -306,6 +308,10 @@ class Chaos:
             await eventually(is_right, seconds=SETTLED_SECONDS, interval=0.5)
         except AssertionError:
             raise AssertionError(f"after {SETTLED_SECONDS:.0f} s: {wrong}") from None
+
+
+def _is_led(world: World) -> bool:
+    return any(server.lead is not None for server in world.servers.values())
 
 
 async def play(kills: int, seed: int, dir: Path, programs: real_kube.Programs) -> Chaos:
@@ -329,6 +335,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all programs are ended
     real_kube.build_kubernetes()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="nst-kube-chaos-") as folder, real_kube.running() as programs:

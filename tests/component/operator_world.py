@@ -279,8 +279,9 @@ async def _clear(cluster: Cluster) -> None:
         if pod["metadata"]["namespace"].startswith(cluster.namespace):
             with contextlib.suppress(errors.NotFoundError):
                 await cluster.kube.delete(kinds.POD, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
-    for node in await cluster.nodes():
-        await cluster.kube.delete(kinds.NODE, node)
+    for node in (await cluster.nodes()).values():
+        with contextlib.suppress(errors.NotFoundError):
+            await cluster.kube.delete(kinds.NODE, node["metadata"]["name"])
 
 
 def _client(

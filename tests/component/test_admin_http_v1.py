@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from component.http_world import (
+    DEAD,
     GUARDED,
     OPEN,
     TOKEN,
@@ -229,6 +230,10 @@ async def test_events_page_filter_and_download(tmp_path: Path) -> None:
             async with browser.get("/v1/events", params={"format": "ndjson"}) as answer:
                 assert "attachment" in answer.headers["Content-Disposition"]
                 assert json.loads((await answer.text()).splitlines()[-1])["id"] > 0
+        async with served(world, dead=True, role=Role.VIEWER) as browser:
+            assert "errors" in await get_json(browser, "/v1/events", 207)
+            problem = await get_json(browser, "/v1/events", 503, format="ndjson")
+            assert [each["shard"] for each in problem["errors"]] == [DEAD]
 
 
 async def test_the_fleet_is_streamed_over_a_change_of_leaders(tmp_path: Path) -> None:

@@ -38,12 +38,14 @@ async def eventually(
 
 
 def wait_for(what: str, find: Callable[[], T | None], *, seconds: float = 90.0) -> T:
-    """The first result of `find` that is neither None nor False, without an event loop."""
-    until = time.monotonic() + seconds
+    """The first result of `find` that is neither None nor False, without an event loop. What is asked are processes: asked
+    less and less often, they get the processor."""
+    until, pause = time.monotonic() + seconds, 0.01
     while True:
         found = find()
         if found is not None and found is not False:
             return found
         if time.monotonic() > until:
             raise AssertionError(f"not seen within {seconds:.0f} s: {what}")
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(0.2, pause * 1.3)

@@ -86,13 +86,16 @@ async def test_every_page_fits_and_can_be_read(tmp_path: Path, chromium: Any, wi
 async def test_without_groups_and_without_a_shard(tmp_path: Path, chromium: Any) -> None:
     async with World(tmp_path, config()) as world:
         await world.start()
-        async with served(world, dead=True) as browser, tab(chromium, browser) as page:
+        async with served(world, dead=True) as browser, tab(chromium, browser, allowed=["404"]) as page:
             await page.open()
             await page.see("No groups yet")
             await page.see("the shard does not answer")
+            await page.see("Nothing is known of this shard yet")
             await page.see("read-only")
             await page.open("group/zone-a/nothing")
             await page.see("There is no group nothing")
+            await page.open("instance/zone-a/web-01jw51srryegh9snf9cmeh3k4q")
+            await page.see("There is no instance web-01jw51srryegh9snf9cmeh3k4q")
             await page.open("forecast")
             await page.see("needs the configuration from the bucket")
 

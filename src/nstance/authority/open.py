@@ -102,7 +102,7 @@ async def open_authority(
         cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)  # before anything is created
         nonce_key = await _create_nonce_key(vault, places, nonce_held, create=create)
     nonce_keys = keyset.load_nonce_keys(nonce_key.plain, cluster=cluster, name=places.nonce_key)
-    opened = keyset.authority(cluster, cas, nonce_keys)
+    opened = keyset.Authority(cluster=cluster, cas=tuple(cas), nonce_keys=tuple(nonce_keys))
     if create and certificate is None:
         await settle.create_or_adopt(store, places.ca_certificate, opened.bundle.encode())
     elif create and certificate is not None and certificate.body != opened.bundle.encode():

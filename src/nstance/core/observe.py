@@ -5,7 +5,6 @@ VM that is being deleted. So each case looks at the record's state first.
 """
 
 from dataclasses import replace
-from typing import assert_never
 
 from nstance.core import adopting, creating, leaving, readiness, requests, rollout
 from nstance.core.draft import ABSENCE_CERTAIN_AFTER_SECONDS, Draft
@@ -98,8 +97,6 @@ def _apply_to_member(draft: Draft, instance: Instance, event: ev.MemberEvent, po
             requests.request_deletion(draft, instance, event, position)
         case ev.ReplacementRequested():
             requests.request_replacement(draft, instance, event, position)
-        case _:
-            assert_never(event)
 
 
 # ---- the agent

@@ -29,6 +29,18 @@ SHORT: Mapping[str, Any] = {
 FIELDS: Mapping[str, Any] = {**INSTANCE, **SHORT}
 _LONG = ("int64", "uint64")  # which Google writes as text
 _LABEL_NAME, _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[\w-]{0,63}")
+_PATTERNS: Mapping[str, tuple[str, re.Pattern[str]]] = {
+    "diskSizeGb": ("a size in GB", re.compile(r"[1-9][0-9]{0,6}")),
+    "networkTags": (
+        "lower-case letters, digits and - in a network tag",
+        re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"),
+    ),
+    "provisioningModel": (
+        "SPOT, STANDARD, FLEX_START or RESERVATION_BOUND",
+        re.compile(r"SPOT|STANDARD|FLEX_START|RESERVATION_BOUND"),
+    ),
+    "serviceAccount": ("default or an e-mail address", re.compile(r"default|[^\s@]+@[^\s@]+")),
+}
 _SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "string": ("a string", (str,)),
     "integer": ("a whole number", (int,)),
@@ -41,7 +53,20 @@ _SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 def find_faults(args: Mapping[str, object]) -> Iterator[Fault]:
     """Paths are below `args`."""
-    return _structure(args, FIELDS, ())
+    found = list(_structure(args, FIELDS, ()))
+    return iter(found or _of_short_names(args))
+
+
+def _of_short_names(args: Mapping[str, object]) -> Iterator[Fault]:
+    """Their values are of the right type."""
+    for name, value in args.items():
+        if value is None or _camel(name) not in _PATTERNS:
+            continue
+        expected, pattern = _PATTERNS[_camel(name)]
+        for number, entry in enumerate(value if isinstance(value, list | tuple) else [value]):
+            if "{{" not in str(entry) and pattern.fullmatch(str(entry)) is None:
+                path: Path = (name, number) if isinstance(value, list | tuple) else (name,)
+                yield Fault(path, f"expected {expected}, found {clouds.describe(entry)}")
 
 
 def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Path) -> Iterator[Fault]:

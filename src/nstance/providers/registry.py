@@ -52,9 +52,10 @@ def open_provider(
             return _proxmox(parsed, scope, clock, place)
         case "gcp" | "google":
             return _gcp(parsed, scope, clock, place)
-    near = difflib.get_close_matches(kind, KINDS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
-    raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
+        case _:
+            near = difflib.get_close_matches(kind, KINDS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
+            raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
 
 
 def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:

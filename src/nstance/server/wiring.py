@@ -317,6 +317,7 @@ class ServerProcess:
             fingerprint=identity.fingerprint,
         )
         server = self.server = Server(env, me, configuration)
+        trust.follow(lambda: server.active_config.configuration.settings)
         for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(server, contexts, cluster, opened)

@@ -107,3 +107,16 @@ async def test_the_configured_profile_wins_over_keys_of_the_environment(tmp_path
     provider = open_aws(scope(), settings, None, clock=SystemClock(), server="", environment=environment)
     assert (await provider._client._credentials.get()).access_key == "of-the-profile"
     await provider.close()
+
+
+async def test_the_metadata_service_is_never_asked_through_a_proxy() -> None:
+    """A proxy on another EC2 instance would answer with the role and the ID of that one."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="i-0123456789abcdef0")
+
+    async with loopback.answering(answer) as url:
+        environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url, "HTTP_PROXY": "http://127.0.0.1:1"}
+        client = AwsClient(region="eu-west-1", clock=SystemClock(), environment=environment)
+        assert await client.metadata.instance_id() == "i-0123456789abcdef0"
+        await client.close()

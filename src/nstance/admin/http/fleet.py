@@ -69,6 +69,7 @@ class Fleet:
         self._followers: list[Subscription] = []  # of single events and of shards' statuses
         self._changes = _Changes()
         self._timer: asyncio.TimerHandle | None = None
+        self._published_at = float("-inf")  # by the clock of the event loop
         self._snapshot: bytes | None = None
         self._alarms: list[Record] = []
 
@@ -133,8 +134,9 @@ class Fleet:
             self._tell((shard, record["id"], record))
         elif kind == "status":
             self._tell(shard)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._publish)
+        if self._timer is None:  # at once after a pause, and then in batches
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._published_at + BATCH_SECONDS), self._publish)
 
     def _tell(self, entry: LiveEvent | ShardId) -> None:
         for follower in self._followers:
@@ -146,6 +148,7 @@ class Fleet:
             self._timer = None
         if self._changes.is_empty:
             return
+        self._published_at = asyncio.get_running_loop().time()
         changes, self._changes = self._changes, _Changes()
         self._snapshot = None
         document = changes.document()

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
-from nstance.clock import Clock
 from nstance.objects.journal import DeposedError
 from nstance.providers import errors, port
 from nstance.server.cloud.provider_calls import ProviderCalls
@@ -25,7 +24,6 @@ class LeaderAddress:
     provider: port.LeaderAddress | None
     _: KW_ONLY
     calls: ProviderCalls
-    clock: Clock
     is_configured: Callable[[], bool]
     _may_be_assigned: bool = False
     _is_releasing: bool = False
@@ -48,7 +46,7 @@ class LeaderAddress:
                 log.warning(
                     "failed to assign the leader address", extra={"error": str(error), "retry_seconds": round(delay, 1)}
                 )
-                await self.clock.sleep(delay)
+                await self.calls.clock.sleep(delay)
 
     async def release(self, seconds: float) -> None:
         """Releases the address if this server may have it. The next leader does not wait longer than this for it."""

@@ -83,7 +83,7 @@ def assemble(
         capabilities.alarms.on_alarm(lambda problem: parts.event_log.record_for_all(ReasonCode.CREDENTIALS, problem))
     revisions = RevisionStore(parts, active_config, env.store)
     earlier = EarlierRevisions(parts, active_config, revisions)
-    supplies = Supplies(env.provider, calls, active_config, earlier, clock=clock, store=env.store, cache=env.cache)
+    supplies = Supplies(env.provider, calls, active_config, earlier, store=env.store, cache=env.cache)
     vm_requests = VmRequests(active_config, earlier, supplies, env.issuer, parts, env.advertised)
     blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
     fallbacks = Fallbacks(state.group_records, active_config, earlier, blocked_groups, parts.inbox)
@@ -205,7 +205,6 @@ def assemble(
         leader_address=LeaderAddress(
             capabilities.leader_address,
             calls=calls,
-            clock=clock,
             is_configured=lambda: active_config.shard_settings.leader_network is not None,
         ),
         held_groups=held_groups,

@@ -32,6 +32,7 @@ export function Events({ parameters }) {
   }, [key, filters.trouble]);
 
   const seen = new Set((past.value?.events || []).map((event) => `${event.shard}/${event.id}`));
+  const isFiltered = Object.values(filters).some(Boolean);
   const reasons = filters.reason ? filters.reason.split(",") : null;
   const isWanted = (event) =>
     (!filters.shard || event.shard === filters.shard) && (!filters.group || event.group === filters.group) &&
@@ -60,6 +61,6 @@ export function Events({ parameters }) {
     ${past.error && html`<${Problem} error=${past.error} again=${past.reload} />`}
     <section class="card flush"><${VirtualRows} rows=${all} height=${46} label="Events" most=${680}
       row=${(event) => html`<div key=${`${event.shard}/${event.id}`} role="listitem" class="row"><${EventRow} event=${event} /></div>`}
-      empty=${html`<${Empty} title=${past.value ? "No event matches" : "Reading…"}>${past.value ? "Widen the filters, or wait: new events appear here by themselves." : ""}<//>`} /></section>
+      empty=${html`<${Empty} title=${!past.value ? (past.error ? "Not read" : "Reading…") : isFiltered ? "No event matches" : "No events yet"}>${past.value ? `${isFiltered ? "Widen the filters, or wait: new" : "New"} events appear here by themselves.` : ""}<//>`} /></section>
   </div>`;
 }

@@ -71,7 +71,10 @@ class EventRoutes(RouteGroup):
             if events:
                 positions[shard] = max(event.id for event in events)
         if call.query.get("format") == "ndjson" or LINES in request.headers.get("Accept", ""):
-            return _download(found)
+            whole: fanout.Answers[Any] = fanout.Answers(
+                failures=answers.failures
+            )  # a file cannot say what is missing in it
+            return answer(call, {}, whole) if answers.failures else _download(found)
         return answer(call, {"events": found, "next": format_positions(positions)}, answers)
 
     @route(
