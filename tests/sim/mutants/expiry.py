@@ -52,9 +52,9 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
     Mutant(
         "old-instances-get-new-checks",
         "nstance.server.leader.readiness",
-        "        resolved = self._vm_requests.resolve(instance) if instance is not None else None\n"
+        "        resolved = self.vm_requests.resolve(instance) if instance is not None else None\n"
         "        known = presence.checks_sent\n",
-        "        groups = self._vm_requests._active_config.configuration.groups\n"
+        "        groups = self.vm_requests.active_config.configuration.groups\n"
         "        resolved = groups.get(instance.key) if instance is not None else None\n"
         "        known = presence.checks_sent\n",
         "a rollout makes all old instances fail checks of a service that they do not have",
