@@ -143,7 +143,7 @@ async def test_a_new_data_key_of_kms_needs_no_restart(
             assert configuration.needs_restart(*settings) == []
         locations = (keys.KeyLocation(**new), [keys.KeyLocation(**old)])
         ring = await keys.read_keyring(*locations, environment={}, clients=key_clients(clients))
-        vault = authorities.vault(world.store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=world.rng)
+        vault = authorities.open_vault(world.store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=world.rng)
         await rotation.rekey(vault, PLACES)
         (unwrapped,) = await keys.read_key(**new, environment={}, clients=key_clients(clients))
         await _sealed(world, unwrapped).put("db", b"v1")
