@@ -20,7 +20,7 @@ from nstance import points
 from nstance.config import storage_keys
 from nstance.core import rollout
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.objects import compaction, journal, journal_writer, slots
+from nstance.objects import journal, slots
 from nstance.providers import port
 from nstance.secretstore import memory as secrets
 from nstance.server.state.commits import Committed
@@ -382,15 +382,11 @@ def world(seed: int, setup: Setup, *, on_trace: Callable[[str], None] | None = N
     log = logging.getLogger("nstance")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
-    defaults = journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS
-    if setup.snapshots:
-        journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS = 8, 24.0
     if setup.audited:
         gc.disable()  # a collection at another moment must not change what happens
     try:
         yield made
     finally:
-        journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS = defaults
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # pending coroutines are dropped here
             made.loop.finish()

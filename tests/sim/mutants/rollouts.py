@@ -99,8 +99,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "balancer-takes-the-unready",
         "nstance.server.leader.readiness",
-        "self._on_ready(presence.id, found.ready)",
-        "self._on_ready(presence.id, True)",
+        "self.on_ready(presence.id, found.ready)",
+        "self.on_ready(presence.id, True)",
         "requests are sent to an instance without files",
     ),
     Mutant(
@@ -145,14 +145,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "old-instances-get-new-files",
         "nstance.server.leader.vm_requests",
-        "found = self._earlier.resolve(current, instance.infra_hash) if current is not None else None\n",
+        "found = self.earlier.resolve(current, instance.infra_hash) if current is not None else None\n",
         "found = current\n",
         "checks and files of a new revision reach instances of the old one, which cannot pass them",
     ),
     Mutant(
         "judged-before-its-revision-is-read",
         "nstance.server.leader.readiness",
-        "        if self._vm_requests.is_being_read(instance):\n",
+        "        if self.vm_requests.is_being_read(instance):\n",
         "        if False:\n",
         "a new leader takes instances for unready whose checks it does not know yet",
         tests=EARLIER,
