@@ -8,7 +8,7 @@ is forced before a sample: what waits for a collection counts.
 import asyncio
 import contextlib
 import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench import fleet
@@ -59,9 +59,13 @@ class Churn:
                 size = len(agents) + len(ended)
                 while len(agents) < size:
                     booted = (await self._server.ask("booted"))["booted"]
-                    await asyncio.gather(*(self._register(*each) for each in booted))
+                    await self.register(booted)
                     await asyncio.sleep(0.002)
                 self.made += len(ended)
+
+    async def register(self, booted: Iterable[Sequence[str]]) -> None:
+        """Run agents on VMs that booted, until they are ready."""
+        await asyncio.gather(*(self._register(*each) for each in booted))
 
     async def _register(self, id: str, group: str, nonce: str) -> None:
         server = self._server

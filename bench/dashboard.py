@@ -29,7 +29,7 @@ async def run() -> AsyncIterator[Row]:
     async with fleet.serving(groups=GROUPS, size=SIZE, files=True) as server:
         await server.connect_all()
         await server.wait_idle()
-        async with _dashboard(server) as (process, url):
+        async with dashboard(server) as (process, url):
             delays, seconds, cpu = await _measure(url, process.pid)
             yield Row(
                 number="30",
@@ -50,7 +50,7 @@ async def run() -> AsyncIterator[Row]:
 
 
 @contextlib.asynccontextmanager
-async def _dashboard(server: fleet.Server) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def dashboard(server: fleet.Server) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     folder, base = Path(server.settings["dir"]), server.settings["base"]
     identity = folder / "identity"
     storage = ("--storage-provider=file", f"--storage-bucket={server.settings['bucket']}", "--insecure-dev")
@@ -119,7 +119,7 @@ async def _measure(url: str, pid: int) -> tuple[list[float], float, float]:
         try:
             for _ in range(BROWSERS):
                 await ready.acquire()
-            began, used = time.monotonic(), _processor_seconds(pid)
+            began, used = time.monotonic(), processor_seconds(pid)
             async with session.get(f"{url}/v1/groups") as answer:
                 name = (await answer.json())["groups"][0]["group"]
             for number in range(EVENTS):
@@ -127,7 +127,7 @@ async def _measure(url: str, pid: int) -> tuple[list[float], float, float]:
                 await asyncio.sleep(PAUSE_SECONDS)
             for _ in range(EVENTS * BROWSERS):
                 await arrived.acquire()
-            return delays, time.monotonic() - began, _processor_seconds(pid) - used
+            return delays, time.monotonic() - began, processor_seconds(pid) - used
         finally:
             for each in browsers:
                 each.cancel()
@@ -144,6 +144,6 @@ async def _change(session: aiohttp.ClientSession, url: str, value: str) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -38,15 +38,29 @@ async def served(
     role: Role = Role.OPERATOR,
 ) -> AsyncIterator[Browser]:
     """`tenant` and `role`: of the identity that it uses."""
+    found = await shard_clients(world, dead=dead, tenant=tenant, role=role)
+    async with serving(world, found, guard=guard, extras=extras) as browser:
+        yield browser
+
+
+async def shard_clients(
+    world: World, *, dead: bool = False, tenant: str = "default", role: Role = Role.OPERATOR
+) -> list[Client]:
     admin = await shell(world, tenant, role)
     identity = clients.load(admin.identity, now=world.clock.wall())
     addresses = {SHARD: tuple(operator_addresses(world).split("|"))}
     if dead:
         addresses[DEAD] = ("127.0.0.1:1",)
-    found = [
+    return [
         Client(shard, where, identity=identity, timeout=SECONDS, clock=world.clock)
         for shard, where in addresses.items()
     ]
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    world: World, found: list[Client], *, guard: Access, extras: routes.Extras | None = None
+) -> AsyncIterator[Browser]:
     async with TestClient(TestServer(routes.application(found, guard, world.clock, extras))) as browser:
         try:
             yield browser

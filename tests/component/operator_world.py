@@ -32,7 +32,7 @@ from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import InstanceId, ShardId, TenantId
-from nstance.operator.options import Environment, Options
+from nstance.operator.options import Environment, Options, Waits
 from nstance.operator.shards.links import Links
 from nstance.operator.wiring import Host, Operator
 from support.eventually import eventually
@@ -73,6 +73,7 @@ class Cluster:
     clock: SystemClock
     kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
     is_cloud_deleting_nodes: bool = True  # a cloud's own software does, where it runs
+    waits: Waits = field(default_factory=lambda: Waits(call_settled=3.0, vm_gone_check=0.5))
     remove_cluster_api: Callable[[], Awaitable[None]] | None = None  # where its controllers run
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
@@ -89,6 +90,7 @@ class Cluster:
                 health=None,
                 webhook=None,
                 environment=Environment(namespace=self.namespace),
+                waits=self.waits,
                 **options,  # type: ignore[arg-type]
             ),
             clock=self.clock,

@@ -10,12 +10,26 @@ from typing import Any
 import aiohttp
 import pytest
 
-from component.http_world import GUARDED, OPEN, TOKEN, check, get_json, lines, post, send, served
+from component.http_world import (
+    DEAD,
+    GUARDED,
+    OPEN,
+    TOKEN,
+    check,
+    get_json,
+    lines,
+    post,
+    send,
+    served,
+    serving,
+    shard_clients,
+)
 from component.whole_server import SECONDS, SHARD, World, config, states
 from nstance.admin.http import access, rate_limit
 from nstance.admin.http.access_log import AccessLog
 from nstance.admin.http.routes import Extras
 from nstance.admin.http.v1 import schemas
+from nstance.model.roles import Role
 from support.eventually import eventually
 
 STATIC = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
@@ -216,6 +230,10 @@ async def test_events_page_filter_and_download(tmp_path: Path) -> None:
             async with browser.get("/v1/events", params={"format": "ndjson"}) as answer:
                 assert "attachment" in answer.headers["Content-Disposition"]
                 assert json.loads((await answer.text()).splitlines()[-1])["id"] > 0
+        async with served(world, dead=True, role=Role.VIEWER) as browser:
+            assert "errors" in await get_json(browser, "/v1/events", 207)
+            problem = await get_json(browser, "/v1/events", 503, format="ndjson")
+            assert [each["shard"] for each in problem["errors"]] == [DEAD]
 
 
 async def test_the_fleet_is_streamed_over_a_change_of_leaders(tmp_path: Path) -> None:
@@ -263,6 +281,33 @@ async def test_the_fleet_is_streamed_over_a_change_of_leaders(tmp_path: Path) ->
             assert set(events) <= known
 
 
+async def test_a_reconnect_to_a_new_server_before_a_shard_answers_misses_no_event(tmp_path: Path) -> None:
+    async with World(tmp_path, SETTINGS, agents=False) as world, asyncio.timeout(SECONDS):
+        await world.start("a")
+        async with served(world, guard=OPEN) as browser:
+            await ready(browser, "web", 0)
+            async with browser.get("/v1/watch", headers=STREAM) as answer:
+                coming = lines(answer)
+                while "id" not in (message := await anext(coming)):
+                    pass
+                last = message["id"]
+            await post(browser, "/v1/groups/web/scale", {"size": 3}, **HERE)
+        found = await shard_clients(world, role=Role.VIEWER)
+        await world.servers["a"].stop()
+        del world.servers["a"]
+        async with (
+            serving(world, found, guard=OPEN) as browser,
+            browser.get("/v1/watch", headers={**STREAM, "Last-Event-ID": last}) as answer,
+        ):
+            coming = lines(answer)
+            missed = await anext(coming)
+            assert (missed["event"], missed["data"]) == ("missed", {"events": [], "incomplete": [SHARD]})
+            await world.start("b")
+            events: list[Any] = []
+            while not any("2 → 3" in each["message"] for each in events):
+                events += (await anext(coming))["data"]["events"]
+
+
 async def test_sessions_of_browsers(tmp_path: Path) -> None:
     async with World(tmp_path, SETTINGS, agents=False) as world:
         await world.start()
@@ -289,7 +334,14 @@ async def test_sessions_of_browsers(tmp_path: Path) -> None:
                 assert 'nstance-session=""' in answer.headers["Set-Cookie"]
             await get_json(browser, "/v1/groups", 401)
             value = re.findall("nstance-session=([^;]+)", cookie)[0]
-            for forged in (value[:-1] + ("0" if value[-1] != "0" else "1"), value.partition(".")[0] + ".", "x", "."):
+            # `value`: a copy that somebody kept. The session has ended.
+            for forged in (
+                value,
+                value[:-1] + ("0" if value[-1] != "0" else "1"),
+                value.partition(".")[0] + ".",
+                "x",
+                ".",
+            ):
                 async with browser.get("/v1/groups", headers={"Cookie": f"nstance-session={forged}"}) as answer:
                     assert answer.status == 401
             bearer = {"Authorization": f"Bearer {TOKEN}"}

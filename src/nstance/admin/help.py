@@ -168,6 +168,12 @@ class Group(_CommandWithExamples, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        from nstance.admin.errors import did_you_mean
+
+        name, known = args[0], self.list_commands(ctx)  # click does not see commands that are not imported yet
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            near = did_you_mean(name, known)
+            raise OneLineUsageError(click.UsageError(f"no such command {name[:64]!r}{near}"), ctx)
         found: tuple[str | None, click.Command | None, list[str]]
         found = _with_one_line_errors(ctx, lambda: super(Group, self).resolve_command(ctx, args))
         return found

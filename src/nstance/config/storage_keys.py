@@ -1,7 +1,7 @@
 """The keys of all objects in storage. No other code spells them.
 
 Each part is checked first: a tenant named `../other` must not reach the objects of another one. `prefix` is that of the
-cluster storage. The server's own `--prefix` comes before all keys (`objects.prefixed`).
+cluster storage. The server's own `--prefix` comes before all keys (`objects.wrapped`).
 """
 
 import datetime

@@ -146,7 +146,10 @@ class Dev:
             (f"rm -r {_relative(self._folder)}/cache-*", "the caches are lost: nothing happens"),
             (f"edit {_relative(self._config.path)}", 'set "size" to 5, or another greeting: active within a minute'),
             (f"cat {instance}/recv/motd", "a file that the server made for this instance"),
-            (f"touch {instance}/broken", "its check fails: the instance is not ready until you remove the file"),
+            (
+                f"touch {instance}/broken",
+                "its check fails (see its agent.log): the instance is not ready until you remove the file",
+            ),
             (f"curl http://127.0.0.1:{self._port}/metrics", "metrics of server-1"),
         ]
         table = "\n".join(f"  {command:<{_COMMAND_WIDTH}}  {effect}" for command, effect in rows)

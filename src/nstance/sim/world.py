@@ -6,6 +6,7 @@ is hashed, and a second run of the seed gives the same hash.
 
 import asyncio
 import contextvars
+import dataclasses
 import gc
 import hashlib
 import logging
@@ -20,7 +21,7 @@ from nstance import points
 from nstance.config import storage_keys
 from nstance.core import rollout
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.objects import compaction, journal, journal_writer, slots
+from nstance.objects import journal, slots
 from nstance.providers import port
 from nstance.secretstore import memory as secrets
 from nstance.server.state.commits import Committed
@@ -29,7 +30,7 @@ from nstance.sim.agent import SimAgent
 from nstance.sim.agent_port import AgentPort
 from nstance.sim.audit.auditor import Auditor
 from nstance.sim.audit.quiescence import find_unrest
-from nstance.sim.desired_groups import SHARD, DesiredGroups
+from nstance.sim.desired_groups import FORCED_AGE, SHARD, DesiredGroups
 from nstance.sim.fault_model import ProviderFaults, StorageFaults
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.network import Network
@@ -326,7 +327,7 @@ class World:
         self.network.cut.clear()
         self.network.rejected.clear()
         self.agents_shut_out_until = 0.0
-        self.put_config(self.desired_groups.text())
+        self.configure(dataclasses.replace(self.desired_groups, eligible_age=None, forced_age=FORCED_AGE))
         self.restore_secrets()
         for agent in self.agents():
             agent.fail_checks(False)
@@ -382,15 +383,11 @@ def world(seed: int, setup: Setup, *, on_trace: Callable[[str], None] | None = N
     log = logging.getLogger("nstance")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
-    defaults = journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS
-    if setup.snapshots:
-        journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS = 8, 24.0
     if setup.audited:
         gc.disable()  # a collection at another moment must not change what happens
     try:
         yield made
     finally:
-        journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS = defaults
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # pending coroutines are dropped here
             made.loop.finish()

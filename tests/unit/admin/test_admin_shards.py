@@ -104,7 +104,10 @@ def test_no_text_breaks_the_servers(text: str) -> None:
         (["instance", "show", "web_1", "--shard", "a"], "expected an instance ID"),
         (["events", "--limit", "1001", "--shard", "a"], "1001"),
         (["wait", "--within", "soon", "--shard", "a"], "expected a duration"),
-        (["nonsense"], "no such command 'nonsense'"),
+        (["nonsense"], "no such command 'nonsense'; see"),
+        (["instnace", "list"], "no such command 'instnace' (did you mean instance?); see"),
+        (["group", "lst"], "no such command 'lst' (did you mean list?); see"),
+        (["cluster", "secret", "ptu"], "no such command 'ptu' (did you mean put?); see"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], expected: str) -> None:

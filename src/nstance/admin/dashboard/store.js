@@ -12,6 +12,7 @@ class Store {
     this.byGroup = new Map(); // by shard/name: a map of instances by ID
     this.alarms = [];
     this.events = []; // oldest first
+    this.forgotten = 0; // how many events were there and are not kept any more
     this.connection = "connecting"; // connecting, live, lost
     this.isLoaded = false;
     this.version = 0;
@@ -29,7 +30,11 @@ class Store {
     this.source = new EventSource("/v1/watch");
     this.source.addEventListener("snapshot", (message) => this.receive(message, true));
     this.source.addEventListener("change", (message) => this.receive(message, false));
-    this.source.addEventListener("missed", (message) => this.addEvents(JSON.parse(message.data).events));
+    this.source.addEventListener("missed", (message) => {
+      const missed = JSON.parse(message.data);
+      if (missed.incomplete.length) this.forgetEvents();
+      else this.addEvents(missed.events);
+    });
     this.source.onerror = () => {
       this.setConnection("lost");
       if (this.source && this.source.readyState === EventSource.CLOSED) this.onDenied();
@@ -100,9 +105,18 @@ class Store {
     }
     if (!isOrdered) this.events.sort((a, b) => (a.time < b.time ? -1 : a.time > b.time ? 1 : a.id - b.id));
     if (this.events.length > MAX_EVENTS + 200) {
-      for (const old of this.events.splice(0, this.events.length - MAX_EVENTS)) this.known.delete(`${old.shard}/${old.id}`);
+      const old = this.events.splice(0, this.events.length - MAX_EVENTS);
+      for (const event of old) this.known.delete(`${event.shard}/${event.id}`);
+      this.forgotten += old.length;
     }
     if (events.length) this.changed();
+  }
+
+  // Between those that are kept and the next ones there are others: pages read what they need again.
+  forgetEvents() {
+    this.forgotten += Math.max(this.events.length, MAX_EVENTS);
+    this.events = [];
+    this.known.clear();
   }
 
   setConnection(connection) {
@@ -118,27 +132,28 @@ class Store {
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      for (const listener of this.listeners) listener(this.version);
+      for (const listener of this.listeners) listener();
     });
   }
 }
 
 export const store = new Store();
 
-// Draws a component again after changes, at most once in `milliseconds`.
+// Draws a component again after changes, at once and then at most once in `milliseconds`.
 export function useStore(milliseconds = 0) {
   const [, setVersion] = useState(0);
   useEffect(() => {
     let timer = null;
-    const listener = (version) => {
-      if (!milliseconds) return setVersion(version);
-      if (timer === null) {
-        timer = setTimeout(() => {
-          timer = null;
-          setVersion(store.version);
-        }, milliseconds);
-      }
-      return undefined;
+    let drawnAt = -Infinity;
+    const draw = () => {
+      timer = null;
+      drawnAt = performance.now();
+      setVersion(store.version);
+    };
+    const listener = () => {
+      const wait = drawnAt + milliseconds - performance.now();
+      if (timer === null && wait > 0) timer = setTimeout(draw, wait);
+      else if (timer === null) draw();
     };
     store.listeners.add(listener);
     setVersion(store.version);

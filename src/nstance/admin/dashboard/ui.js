@@ -66,7 +66,7 @@ export function useNow() {
 // The answer of a call: of `key`, again every `seconds`, and soon after `trigger` changes. Meanwhile the last answer stays.
 export function useAnswer(call, key, seconds, trigger) {
   const [answer, setAnswer] = useState({ key: null, value: null, error: null });
-  const state = useRef({ lastRead: 0 });
+  const state = useRef({ lastRead: 0, trigger });
   state.current.call = call;
   async function read(isStopped) {
     state.current.lastRead = Date.now();
@@ -91,7 +91,8 @@ export function useAnswer(call, key, seconds, trigger) {
     };
   }, [key, seconds]);
   useEffect(() => {
-    if (trigger === undefined) return undefined;
+    if (trigger === state.current.trigger) return undefined;
+    state.current.trigger = trigger;
     let stopped = false;
     const wait = Math.max(0, state.current.lastRead + 1000 - Date.now());
     const timer = setTimeout(() => read(() => stopped), wait);

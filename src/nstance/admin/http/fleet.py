@@ -7,12 +7,12 @@ all subscribers. A subscriber that does not keep up is ended: it starts again fr
 
 import asyncio
 import contextlib
-import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nstance.admin.client import Client
+from nstance.admin.http.frames import Positions, encode, frame
 from nstance.admin.shard import alarms
 from nstance.admin.shard.records import Record
 from nstance.admin.shard.shard_feed import ShardFeed
@@ -23,7 +23,6 @@ BATCH_SECONDS = 0.02
 MAX_QUEUED = 500  # messages of one subscriber
 FIRST_EVENTS = 200  # in a snapshot
 
-Positions = Mapping[ShardId, int]  # the last event of each shard
 LiveEvent = tuple[ShardId, int, Record]
 
 
@@ -69,6 +68,7 @@ class Fleet:
         self._followers: list[Subscription] = []  # of single events and of shards' statuses
         self._changes = _Changes()
         self._timer: asyncio.TimerHandle | None = None
+        self._published_at = float("-inf")  # by the clock of the event loop
         self._snapshot: bytes | None = None
         self._alarms: list[Record] = []
 
@@ -87,13 +87,13 @@ class Fleet:
     # ---- subscribers
 
     @contextlib.contextmanager
-    def view(self) -> Iterator[tuple[bytes, Positions, Subscription]]:
-        """A snapshot, how far it has read events, and the messages that follow it, each with how far it has."""
+    def view(self) -> Iterator[tuple[bytes, Subscription]]:
+        """A snapshot and the messages that follow it, ready to be sent; each says how far it has read events."""
         self._publish()  # what is pending belongs to those that are there already
         if self._snapshot is None:
-            self._snapshot = self._encode_snapshot()
+            self._snapshot = frame("snapshot", encode(self.document()), self.positions())
         with self._subscribed(self._views) as subscription:
-            yield self._snapshot, self.positions(), subscription
+            yield self._snapshot, subscription
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[Subscription]:
@@ -113,30 +113,32 @@ class Fleet:
     def positions(self) -> dict[ShardId, int]:
         return {shard: feed.last_event for shard, feed in self.feeds.items() if feed.last_event is not None}
 
-    def events_after(self, positions: Positions) -> list[Record] | None:
-        """What a subscriber with these positions has missed; None if that is not kept any more."""
+    def events_after(self, positions: Positions) -> tuple[list[Record], list[ShardFeed]]:
+        """What a subscriber with these positions has missed, and the shards of which that is not kept (any more)."""
         missed: list[Record] = []
+        unknown: list[ShardFeed] = []
         for shard, last in positions.items():
             feed = self.feeds.get(shard)
-            if feed is None or feed.last_event is None:
-                continue
-            if last < feed.forgotten_until:
-                return None
-            missed += [record for id, record in feed.events if id > last]
-        return missed
+            if feed is not None and (feed.last_event is None or last < feed.forgotten_until):
+                unknown.append(feed)
+            elif feed is not None:
+                missed += [record for id, record in feed.events if id > last]
+        return missed, unknown
 
     # ---- changes
 
     def _on_change(self, shard: ShardId, kind: str, key: str, record: Record | None) -> None:
-        """Of a shard: `record` is None for what is gone."""
-        self._changes.add(shard, kind, key, record)
+        """Of a shard: `record` is None for what is gone. Earlier events are new to views whose snapshot was made before
+        they were read; followers of single events ask for them."""
+        self._changes.add(shard, "event" if kind == "earlier-event" else kind, key, record)
         if kind == "event":
             assert record is not None
             self._tell((shard, record["id"], record))
         elif kind == "status":
             self._tell(shard)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._publish)
+        if self._timer is None:  # at once after a pause, and then in batches
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._published_at + BATCH_SECONDS), self._publish)
 
     def _tell(self, entry: LiveEvent | ShardId) -> None:
         for follower in self._followers:
@@ -148,6 +150,7 @@ class Fleet:
             self._timer = None
         if self._changes.is_empty:
             return
+        self._published_at = asyncio.get_running_loop().time()
         changes, self._changes = self._changes, _Changes()
         self._snapshot = None
         document = changes.document()
@@ -156,7 +159,7 @@ class Fleet:
             if found != self._alarms:
                 self._alarms = document["alarms"] = found
         if self._views:
-            entry = encode(document), self.positions()
+            entry = frame("change", encode(document), self.positions())
             for view in self._views:
                 view.offer(entry)
 
@@ -178,9 +181,6 @@ class Fleet:
             "events": newest[-FIRST_EVENTS:],
             "alarms": self._alarms,
         }
-
-    def _encode_snapshot(self) -> bytes:
-        return encode(self.document())
 
 
 class _Changes:
@@ -217,8 +217,3 @@ class _Changes:
         return (
             (shard, key) for (kind, shard, key), record in self._newest.items() if kind == wanted and record is None
         )
-
-
-def encode(document: Record) -> bytes:
-    """Compact JSON in one line."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,14 +1,15 @@
 """Browser sessions: a signed cookie, and a token against forged requests that belongs to it.
 
-Nothing is stored: the cookie says who it is, until when, and is signed with a key that lives as long as the process. A
-page of another site can make a browser send the cookie, but cannot read the token, which every change must repeat in a
-header.
+The cookie says who it is, until when, and is signed with a key that lives as long as the process. Only which sessions were
+ended is stored, so that a copy of their cookie is worth nothing. A page of another site can make a browser send the cookie,
+but cannot read the token, which every change must repeat in a header.
 """
 
 import base64
 import hashlib
 import hmac
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ CSRF_HEADER = "X-CSRF-Token"
 LIFE_SECONDS = 12 * 3600.0
 MAX_COOKIE_LENGTH = 2048
 KEY_BYTES = 32
+MAX_ENDED = 10_000  # sessions; the one that ended first is forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Sessions:
         self._clock = clock
         self._rng = rng
         self._key = rng.bytes(KEY_BYTES)
+        self._ended: OrderedDict[str, None] = OrderedDict()  # by ID
 
     def create(self, person: str, role: Role, *, tenant: TenantId | None = None, token: str = "") -> Session:
         return Session(person, role, tenant, token, self._clock.wall() + LIFE_SECONDS, f"{self._rng.bits(128):032x}")
@@ -47,13 +50,18 @@ class Sessions:
         return self.seal("cookie", [person, role, tenant, session.token, session.expires, session.id])
 
     def read(self, cookie: str) -> Session | None:
-        """None for a cookie that is not ours, or has expired."""
+        """None for a cookie that is not ours, has expired, or whose session was ended."""
         found = self.unseal("cookie", cookie)
         if found is None:
             return None
         person, role, *rest = found
         session = Session(person, Role(role), *rest)
-        return session if session.expires > self._clock.wall() else None
+        return session if session.expires > self._clock.wall() and session.id not in self._ended else None
+
+    def end(self, session: Session) -> None:
+        self._ended[session.id] = None
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
 
     def seal(self, purpose: str, value: Any) -> str:
         """A value that a browser keeps for us: it can be read, but not changed."""

@@ -6,9 +6,8 @@ twice. A reader that does not read is disconnected.
 
 import asyncio
 import contextlib
-import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -16,11 +15,11 @@ from aiohttp import web
 from nstance.admin import errors
 from nstance.admin.client import Client
 from nstance.admin.http import access
-from nstance.admin.http.fleet import Fleet, OverrunError, encode
+from nstance.admin.http.fleet import Fleet, OverrunError
+from nstance.admin.http.frames import Positions, encode, format_positions, frame, message, parse_positions
 from nstance.admin.shard import fanout, history, records
 from nstance.admin.shard.history import EventQuery
 from nstance.admin.shard.records import Record
-from nstance.model import ids
 from nstance.model.ids import ShardId
 
 MAX_STREAMS = 512
@@ -72,32 +71,37 @@ class Streams:
             positions = parse_positions(request.headers.get("Last-Event-ID", ""))
             with contextlib.suppress(ConnectionError, TimeoutError, OverrunError):
                 await response.prepare(request)
-                missed = await self._missed(positions)
-                with self._fleet.view() as (snapshot, read, changes):
+                missed, incomplete = await self._missed(positions)
+                with self._fleet.view() as (snapshot, changes):
                     # Between reading what was missed and here events may have come; the snapshot has them too, and the
                     # page drops what it has seen by its ID.
                     head = f"retry: {RETRY_MILLISECONDS}\n"
-                    if missed:
-                        await _write(response, head.encode() + _frame("missed", encode({"events": missed})))
-                    await _write(response, head.encode() + _frame("snapshot", snapshot, read))
+                    if missed or incomplete:
+                        body = encode({"events": missed, "incomplete": incomplete})
+                        await _write(response, head.encode() + frame("missed", body))
+                    await _write(response, head.encode() + snapshot)
                     while True:
                         entry = await changes.take(timeout=HEARTBEAT_SECONDS)
                         if entry is None:
                             await _write(response, b": still here\n\n")
                         else:
-                            await _write(response, _frame("change", *entry))
+                            await _write(response, entry)
             return response
 
-    async def _missed(self, positions: Mapping[ShardId, int]) -> list[Record]:
-        kept = self._fleet.events_after(positions)
-        if kept is not None:
-            return kept
-        clients = [feed.client for shard, feed in self._fleet.feeds.items() if shard in positions]
+    async def _missed(self, positions: Positions) -> tuple[list[Record], list[ShardId]]:
+        """Events after these positions, and the shards of which there may be others."""
+        missed, unknown = self._fleet.events_after(positions)
+        incomplete = [feed.shard for feed in unknown if feed.last_event is None]  # these follow when the shard is read
         answers = await fanout.call_each(
-            clients,
+            [feed.client for feed in unknown if feed.last_event is not None],
             lambda client: client.call("ListEvents", after_id=max(1, positions[client.shard]), limit=MAX_MISSED),
         )
-        return [records.numbered_event(shard, each) for shard, answer in answers.results for each in answer.events]
+        incomplete += [shard for shard, _ in answers.failures]
+        for shard, answer in answers.results:
+            missed += [records.numbered_event(shard, each) for each in answer.events]
+            if len(answer.events) >= MAX_MISSED:
+                incomplete.append(shard)
+        return missed, incomplete
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -150,11 +154,11 @@ class _EventReader:
             return
         self._problems[shard] = problem
         if problem is None:
-            self._notices.append(_message("shard", {"shard": shard, "message": "answers again"}))
+            self._notices.append(message("shard", {"shard": shard, "message": "answers again"}))
             if shard not in self._seen:
                 await self._send_latest(self._clients[shard])
         else:
-            self._notices.append(_message("shard", {"shard": shard, "message": f"{problem}; retrying"}))
+            self._notices.append(message("shard", {"shard": shard, "message": f"{problem}; retrying"}))
         await self.write("")
 
     async def write(self, text: str) -> None:
@@ -174,7 +178,7 @@ class _EventReader:
 
     def _message_of(self, record: Record, id: int) -> str:
         self._seen[record["shard"]] = id
-        return _message(None, self._shown(record), id=format_positions(self._seen))
+        return message(None, self._shown(record), id=format_positions(self._seen))
 
     def _shown(self, record: Record) -> Record:
         return record if self._query.numbered else {key: record[key] for key in record if key not in ("id", "trouble")}
@@ -200,14 +204,14 @@ class _EventReader:
         for shard, events in answers.results:
             newest = events[len(events) - self._query.limit :] if self._query.limit else []
             await self.write(
-                "".join(_message(None, self._shown(records.numbered_event(shard, each))) for each in newest)
+                "".join(message(None, self._shown(records.numbered_event(shard, each))) for each in newest)
             )
             self._seen[shard] = events[-1].id if events else 0
 
     def _note_failures(self, answers: "fanout.Answers[Sequence[object]]") -> None:
         for shard, error in answers.failures:
             self._problems[shard] = errors.explain(error)
-            self._notices.append(_message("shard", {"shard": shard, "message": errors.explain(error)}))
+            self._notices.append(message("shard", {"shard": shard, "message": errors.explain(error)}))
 
 
 def _response() -> web.StreamResponse:
@@ -217,28 +221,3 @@ def _response() -> web.StreamResponse:
 async def _write(response: web.StreamResponse, body: bytes) -> None:
     async with asyncio.timeout(WRITE_SECONDS):
         await response.write(body)
-
-
-def _frame(kind: str, body: bytes, positions: Mapping[ShardId, int] | None = None) -> bytes:
-    id = f"id: {format_positions(positions)}\n" if positions else ""
-    return f"event: {kind}\n{id}data: ".encode() + body + b"\n\n"
-
-
-def _message(kind: str | None, record: Record, *, id: str | None = None) -> str:
-    """JSON has no line ends, so one data line is enough."""
-    head = (f"event: {kind}\n" if kind else "") + (f"id: {id}\n" if id else "")
-    return f"{head}data: {json.dumps(record, ensure_ascii=False)}\n\n"
-
-
-def format_positions(seen: Mapping[ShardId, int]) -> str:
-    return ",".join(f"{shard}={id}" for shard, id in sorted(seen.items()))
-
-
-def parse_positions(text: str) -> dict[ShardId, int]:
-    """Ignores what is not ours."""
-    found: dict[ShardId, int] = {}
-    for part in text.split(","):
-        shard, _, id = part.partition("=")
-        if ids.is_name(shard) and id.isascii() and id.isdigit() and len(id) < 20 and int(id) < 1 << 63:
-            found[ShardId(shard)] = int(id)
-    return found

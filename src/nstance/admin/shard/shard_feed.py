@@ -30,7 +30,7 @@ CONFIG_EVERY = 5  # control plane readings
 RETRY = Backoff(0.1, 2.0, jitter=0.5)
 ENDED = frozenset({"deleted", "failed"})
 
-# kind (status, group, instance, event), its key, and the record; None: it is gone
+# kind (status, group, instance, event, earlier-event), its key, and the record; None: it is gone
 OnChange = Callable[[ShardId, str, str, Record | None], None]
 
 
@@ -49,6 +49,7 @@ class ShardFeed:
         self._clock = clock
         self._rng = rng
         self._problem: str | None = "not connected yet"
+        self._lost_at: float | None = None  # when it stopped answering; None: it has never answered
         self._control_plane: Record | None = None
         self._config: Record | None = None
         self._unknown_vms = 0
@@ -63,6 +64,7 @@ class ShardFeed:
     def record(self) -> Record:
         """The shard itself: whether it answers, and who leads."""
         expires = self.client.identity.expires
+        read_at = self._clock.wall() if self._problem is None else self._lost_at
         return {
             "shard": self.shard,
             "reachable": self._problem is None,
@@ -73,7 +75,7 @@ class ShardFeed:
             "unknown_vms": self._unknown_vms,
             "storage_errors_at": records.timestamp_ms(int((self._storage_errors_at or 0) * 1000)),
             "identity_expires": records.timestamp_ms(int(expires * 1000)),
-            "read_at": records.timestamp_ms(int(self._clock.wall() * 1000)),
+            "read_at": records.timestamp_ms(int((read_at or 0) * 1000)),
         }
 
     # ---- groups and instances
@@ -129,6 +131,8 @@ class ShardFeed:
                 self._put_instance(message.instance)
             case "event":
                 self._events_are_due.set()
+            case _:
+                pass
 
     def _put_group(self, status: Any) -> None:
         record = records.group_with_hashes(self.shard, status)
@@ -187,8 +191,7 @@ class ShardFeed:
             if len(self.events) >= EVENTS_KEPT:
                 self.forgotten_until = self.events.popleft()[0]
             self.events.append((each.id, record))
-            if not is_first:
-                self._on_change(self.shard, "event", str(each.id), record)
+            self._on_change(self.shard, "earlier-event" if is_first else "event", str(each.id), record)
         self.last_event = newest
         if is_first:
             self._on_change(self.shard, "status", "", self.record())
@@ -229,6 +232,8 @@ class ShardFeed:
 
     def _set_problem(self, problem: str | None) -> None:
         if problem != self._problem:
+            if self._problem is None:
+                self._lost_at = self._clock.wall()
             self._problem = problem
             self._on_change(self.shard, "status", "", self.record())
 

@@ -19,7 +19,6 @@ from nstance.operator.shards.ports import Shard, ShardRefusedError
 from nstance.v1 import operator_pb2 as pb
 
 INSTANCE_ANNOTATION = "nstance.dev/instance"  # {cluster}--{tenant}/{shard}/{instance}
-CONFIRM_SECONDS = 5.0  # until the shard is asked again whether the VM is gone
 
 
 class GoneNodes(Controller):
@@ -127,12 +126,12 @@ class GoneNodes(Controller):
     async def _delete_node(self, node: Object, shard: Shard, instance: str) -> float | None:
         try:
             if (await shard.get_instance(instance)).state not in ENDED:
-                return CONFIRM_SECONDS
+                return self._context.settings.waits.vm_gone_check
         except ShardRefusedError as refusal:
             # The record of an instance is removed a while after its end. But a shard whose storage was restored from a
             # backup does not know VMs that run: there the kubelet does.
             if refusal.code != "NOT_FOUND" or resources.is_ready(node):
-                return CONFIRM_SECONDS
+                return self._context.settings.waits.vm_gone_check
         try:
             await self._workload.delete(kinds.NODE, resources.name(node), uid=resources.uid(node))
         except (errors.NotFoundError, errors.ConflictError):

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nstance.kube import errors, kinds
-from nstance.kube.port import Kube, Object
+from nstance.kube import kinds
+from nstance.kube.port import Kube, Object, find
 from nstance.operator.controllers import resources
 
 LABELS_VAR = "kubelet_node_labels"  # as --node-labels takes them
@@ -147,8 +147,5 @@ async def apply(kube: Kube, node: Object, settings: Object, labels: Mapping[str,
 
 
 async def _read(kube: Kube, node: Object) -> Object | None:
-    try:
-        found = await kube.get(kinds.NODE, resources.name(node))
-    except errors.NotFoundError:
-        return None
-    return found if resources.uid(found) == resources.uid(node) else None
+    found = await find(kube, kinds.NODE, resources.name(node))
+    return found if found is not None and resources.uid(found) == resources.uid(node) else None

@@ -156,6 +156,13 @@ class Inventory:
         """As it is now: under a VMID that was used again the cluster shows the name of the old VM for a while."""
         return vm if vm.is_unnamed or vm.is_container else await self._complete(vm, is_reachable=True)
 
+    async def config(self, vm: PveVm) -> Mapping[str, Any]:
+        """Raises NotFoundError."""
+        found = await self._client.get(f"{vm.path}/config", permission=f"{AUDIT} on /vms/{vm.vmid}", current=True)
+        if not isinstance(found, dict):
+            raise errors.UnavailableError(f"expected the configuration of VM {vm.vmid}, found something else")
+        return found
+
     async def nodes(self) -> Sequence[Node]:
         found = await self._client.get("/cluster/resources", permission="Sys.Audit on /nodes", type="node")
         return [

@@ -8,7 +8,7 @@ from nstance.authority.keyset import Authority
 from nstance.clock import Clock, Rng
 from nstance.model.ids import ShardId
 from nstance.model.instance import Instance, Nonce
-from nstance.pki import ca, keys, names, nonce
+from nstance.pki import ca, fields, keys, names, nonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,11 @@ def server_identity(
     key = keys.private_key_from_pem(key_pem) if key_pem is not None else keys.generate(rng)
     public = keys.public_bytes(key)
     now = clock.wall()
-    all_hosts = ["127.0.0.1", "::1", "localhost", *hosts]
-    addresses = list(dict.fromkeys(h for h in all_hosts if is_address(h)))
-    dns = tuple(dict.fromkeys(h for h in all_hosts if h and not is_address(h)))
+    addresses = tuple(h for h in hosts if is_address(h))
+    dns = tuple(dict.fromkeys(["localhost", *(h for h in hosts if h and not is_address(h))]))
+    named = fields.Alternatives(dns=dns, ip=addresses)
     issued = authority.server_signer(now).issue_server(
-        who,
-        public,
-        dns=dns,
-        ip=addresses,
-        serial=ca.new_serial(rng),
-        issued=now,
-        expires=now + ca.SERVER_LIFE,
+        who, public, named, serial=ca.new_serial(rng), issued=now, expires=now + ca.SERVER_LIFE
     )
     return ServerIdentity(issued.pem, keys.private_to_pem(key).encode(), keys.fingerprint(public), issued.expires, dns)
 

@@ -101,7 +101,7 @@ class RevisionStore:
         self._stored = found
         before = self._unstored
         self.update()
-        self._shard.inbox.look_again(before - self._unstored)
+        self._shard.inbox.look_again(sorted(before - self._unstored))
         for group in [group for group in found if group not in self._groups()]:
             await self._remove_old(group)
 

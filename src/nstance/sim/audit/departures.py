@@ -64,6 +64,10 @@ class DepartureAuditor:
                     self._report(f"{new.id} leaves for drift, but matches every desired revision")
             case Cause.PREFERENCE:
                 self._check_preference(old)
+            case Cause.FORCED_EXPIRY:
+                self._check_age(old, world.setup.desired_groups.forced_age)
+            case Cause.ELIGIBLE_EXPIRY:
+                self._check_age(old, world.setup.desired_groups.eligible_age)
             case Cause.SCALE_DOWN:
                 size = min((g.size for g in auditor.desired.of(new.key)), default=0)
                 # In one decision a group may shrink, and one of the rest leave for another reason.
@@ -100,10 +104,18 @@ class DepartureAuditor:
         if not any(pairs & set(offers.better_pairs(group, old)) for group in strict):
             self._report(f"{old.id} leaves for a better offer, but its replacement is in {pairs or 'none'}")
 
+    def _check_age(self, old: Instance, limit: float | None) -> None:
+        age = self._world.steady(old.created)
+        if limit is None or age < limit - TOLERANCE_SECONDS:
+            self._report(f"{old.id} leaves because of its age at {age:.1f} s, the limit is {limit}")
+
     def _check_unhealthy(self, old: Instance, new: Instance, before: dict[InstanceId, Instance]) -> None:
         world, auditor = self._world, self._auditor
         if self._was_never_ready(old):
             world.count("left never ready")
+            return
+        if self._has_failed(old):
+            world.count("left failing checks")
             return
         unresponsive = auditor.truth.unresponsive.get(new.id, DEAD_AFTER)
         if unresponsive < (DEAD_AFTER - TOLERANCE_SECONDS) * (1 - 2 * world.setup.drift):
@@ -127,6 +139,12 @@ class DepartureAuditor:
         if old.id in self._auditor.truth.views[old.key].firmly_ready:
             return False
         return self._world.steady(old.registered) >= READY_TIMEOUT - TOLERANCE_SECONDS
+
+    def _has_failed(self, old: Instance) -> bool:
+        """Its check has failed for long enough, or did so until a moment ago."""
+        limit = self._world.desired_groups.groups[old.group].unhealthy_after
+        agents = self._world.agents_of(old.id)
+        return bool(limit) and any(a.failed_for() >= limit - TOLERANCE_SECONDS for a in agents)
 
     def _is_unresponsive(self, id: InstanceId) -> bool:
         """Only agents that have registered count: a duplicate VM that was deleted never had the identity."""

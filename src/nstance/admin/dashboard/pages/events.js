@@ -1,9 +1,11 @@
 // The history with filters, followed live.
 import { call, query } from "../api.js";
-import { store, useStore } from "../store.js";
+import { useStore } from "../store.js";
 import { clock, dateTime, Empty, html, link, number, Problem, useAnswer, useEffect, useRef, useState, VirtualRows } from "../ui.js";
 
 const KNOWN = ["scale-up", "scale-down", "replace", "gone", "spot-termination", "shutdown", "suspect", "recovered", "unhealthy", "config-drift", "forced-expiry", "eligible-expiry", "ondemand-expiry", "requested", "unregistered", "superseded", "orphan", "refused", "preferred-offer", "created", "registered", "create-failed", "delete-failed", "deleted", "drain-started", "drained", "drain-deadline", "drain-cancelled", "back-off", "throttled", "blocked", "load-balancer", "mass-silence", "mass-absence", "ready", "not-ready", "rollout", "rollout-halted", "unknown-vm", "adopted", "drainer", "leadership", "config", "clock", "security", "credentials", "provider"];
+
+const READ = 1000; // events at a time, of at least twice as many that the store keeps
 
 export function EventRow({ event, withGroup = true }) {
   return html`<div class=${`event ${event.trouble ? "trouble" : ""}`}>
@@ -22,19 +24,22 @@ export function Events({ parameters }) {
   const frozen = useRef(null);
   const server = { shard: filters.shard, group: filters.group, instance: filters.instance, reason: filters.reason };
   const key = JSON.stringify(server);
-  const past = useAnswer(() => call(`/v1/events${query({ ...server, limit: 1000 })}`), key, 0);
+  // Read again before the store forgets what came after the last reading, so that no event is missing in between.
+  const past = useAnswer(() => call(`/v1/events${query({ ...server, limit: READ })}`), key, 0, Math.floor((frozen.current || fleet).forgotten / READ));
   useEffect(() => {
     const used = Object.entries({ ...server, trouble: filters.trouble ? "true" : "" }).filter(([, value]) => value);
     history.replaceState(null, "", `#/events${used.length ? `?${new URLSearchParams(used)}` : ""}`);
   }, [key, filters.trouble]);
 
   const seen = new Set((past.value?.events || []).map((event) => `${event.shard}/${event.id}`));
+  const isFiltered = Object.values(filters).some(Boolean);
   const reasons = filters.reason ? filters.reason.split(",") : null;
   const isWanted = (event) =>
     (!filters.shard || event.shard === filters.shard) && (!filters.group || event.group === filters.group) &&
     (!filters.instance || event.instance_id === filters.instance) && (!reasons || reasons.includes(event.reason)) && (!filters.trouble || event.trouble);
-  if (isFollowing || frozen.current === null) frozen.current = store.events.length ? store.events[store.events.length - 1].id : 0;
-  const live = fleet.events.filter((event) => !seen.has(`${event.shard}/${event.id}`) && isWanted(event) && (isFollowing || event.id <= frozen.current));
+  if (isFollowing) frozen.current = null;
+  else frozen.current ||= { events: [...fleet.events], forgotten: fleet.forgotten };
+  const live = (frozen.current || fleet).events.filter((event) => !seen.has(`${event.shard}/${event.id}`) && isWanted(event));
   const all = [...(past.value?.events || []).filter((event) => !filters.trouble || event.trouble), ...live];
   all.sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : b.id - a.id));
   const set = (name) => (event) => setFilters({ ...filters, [name]: event.currentTarget.type === "checkbox" ? event.currentTarget.checked : event.currentTarget.value.trim() });
@@ -56,6 +61,6 @@ export function Events({ parameters }) {
     ${past.error && html`<${Problem} error=${past.error} again=${past.reload} />`}
     <section class="card flush"><${VirtualRows} rows=${all} height=${46} label="Events" most=${680}
       row=${(event) => html`<div key=${`${event.shard}/${event.id}`} role="listitem" class="row"><${EventRow} event=${event} /></div>`}
-      empty=${html`<${Empty} title=${past.value ? "No event matches" : "Reading…"}>${past.value ? "Widen the filters, or wait: new events appear here by themselves." : ""}<//>`} /></section>
+      empty=${html`<${Empty} title=${!past.value ? (past.error ? "Not read" : "Reading…") : isFiltered ? "No event matches" : "No events yet"}>${past.value ? `${isFiltered ? "Widen the filters, or wait: new" : "New"} events appear here by themselves.` : ""}<//>`} /></section>
   </div>`;
 }

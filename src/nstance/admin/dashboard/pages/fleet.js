@@ -72,7 +72,7 @@ function Shard({ shard, store }) {
         : html`<p class="bad-text">does not answer${shard.read_at ? html`; shown as of <${Ago} time=${shard.read_at} />` : ""}</p>`}
     </header>
     ${!groups.length && !orphaned.length
-      ? html`<${Empty} title="No groups yet">Create one with <code>nstance-admin group create web --template web --size 3</code>.<//>`
+      ? !shard.reachable && !shard.read_at ? html`<${Empty} title="Nothing is known of this shard yet">Its groups appear when it answers.<//>` : html`<${Empty} title="No groups yet">Create one with <code>nstance-admin group create web --template web --size 3</code>.<//>`
       : html`<div class="groups">${groups.map((group) => html`<${GroupTile} key=${group.group} group=${group} members=${store.byGroup.get(`${shard.shard}/${group.group}`)} />`)}
           ${orphaned.map((key) => html`<${LeftOver} key=${key} shard=${shard.shard} name=${key.slice(shard.shard.length + 1)} members=${store.byGroup.get(key)} />`)}</div>`}
   </section>`;
@@ -83,7 +83,7 @@ function GroupTile({ group, members }) {
   const found = counts(all.values(), revisionsOf(group));
   const rollout = group.rollout && ["rolling", "paused", "halted"].includes(group.rollout.outcome) && (group.rollout.outdated || group.rollout.outcome !== "rolling") ? group.rollout : null;
   const isWhole = group.ready_size >= group.size && group.actual_size === group.size;
-  return html`<article class=${`tile${all.size > 200 ? " tile-wide" : ""}`}>
+  return html`<article class=${`tile${group.size > 200 ? " tile-wide" : ""}`}>
     <header>
       <h3><a href=${link("group", group.shard, group.group)}>${group.group}</a></h3>
       ${group.paused && html`<span class="tag tag-warn">paused</span>`}

@@ -15,11 +15,7 @@ export function Instance({ session, shard, id }) {
   const shown = useAnswer(() => call(`/v1/instances/${id}${query({ shard })}`), id, 5, version);
   const events = useAnswer(() => call(`/v1/events${query({ shard, instance: id, limit: 500 })}`), `events ${id}`, 5, version);
   const status = shown.value?.instances[0];
-  if (!status) {
-    return html`<div class="page">${shown.error
-      ? html`<${Problem} error=${shown.error} again=${shown.reload} />${events.value?.events.length > 0 && html`<${Card} title="What is left of its history"><${Timeline} events=${events.value.events} /><//>`}`
-      : html`<p class="muted">Reading ${id}…</p>`}</div>`;
-  }
+  if (!status) return html`<div class="page"><${Unknown} shard=${shard} id=${id} shown=${shown} events=${events.value?.events || []} /></div>`;
   const group = store.groups.get(`${shard}/${status.group}`);
   const state = stateOf(status, group && shortHash(group.infra_hash));
   const output = (events.value?.events || []).filter((event) => event.message.startsWith(CONSOLE));
@@ -51,6 +47,14 @@ export function Instance({ session, shard, id }) {
       </div>
     </div>
   </div>`;
+}
+
+function Unknown({ shard, id, shown, events }) {
+  if (!shown.error) return html`<p class="muted">Reading ${id}…</p>`;
+  return html`${shown.error.status === 404
+      ? html`<${Empty} title=${`There is no instance ${id} in ${shard}`}><a href="#/fleet">Back to the fleet</a><//>`
+      : html`<${Problem} error=${shown.error} again=${shown.reload} />`}
+    ${events.length > 0 && html`<${Card} title="What is left of its history"><${Timeline} events=${events} /><//>`}`;
 }
 
 function InstanceActions({ status, session, shard }) {

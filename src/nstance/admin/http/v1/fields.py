@@ -16,6 +16,8 @@ MAX_COUNT = 2**31 - 1
 MAX_PAGE = 1_000
 MAX_TEXT = 4_096
 MAX_VARS = 1_000
+MAX_VAR = 16 * MAX_TEXT
+MAX_SLOT = 10**18
 
 Check = Callable[[Any], bool]
 
@@ -40,7 +42,7 @@ def _is_count(value: Any) -> bool:
 
 def _is_map(value: Any) -> bool:
     is_small = isinstance(value, dict) and len(value) <= MAX_VARS
-    return is_small and all(isinstance(each, str) and len(each) <= MAX_TEXT * 16 for each in value.values())
+    return is_small and all(isinstance(each, str) and len(each) <= MAX_VAR for each in value.values())
 
 
 def _number(text: str) -> Any:
@@ -55,8 +57,12 @@ def _counted(most: int) -> Check:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
-def _matches(pattern: str) -> Check:
-    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+def _pattern(expected: str, pattern: str) -> Kind:
+    return Kind(
+        expected=expected,
+        schema={"type": "string", "pattern": f"^(?:{pattern})$"},
+        check=lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None,
+    )
 
 
 def choice(*values: str) -> Kind:
@@ -66,7 +72,7 @@ def choice(*values: str) -> Kind:
 
 NAME = Kind(
     expected="a name of lower-case letters, digits and single dashes, at most 32",
-    schema={"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": ids.MAX_NAME},
+    schema={"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$", "maxLength": ids.MAX_NAME},
     check=lambda value: isinstance(value, str) and ids.is_name(value),
 )
 INSTANCE = Kind(
@@ -75,7 +81,7 @@ INSTANCE = Kind(
     check=lambda value: isinstance(value, str) and ids.is_instance_id(value),
 )
 TEXT = Kind(
-    expected=f"a text of at most {MAX_TEXT} characters",
+    expected=f"a text of at most {MAX_TEXT} characters, all of them printable",
     schema={"type": "string", "maxLength": MAX_TEXT},
     check=_is_text,
 )
@@ -99,8 +105,8 @@ EVENT_LIMIT = Kind(
 )
 SLOT = Kind(
     expected="the number of a journal slot",
-    schema={"type": "integer", "minimum": 1},
-    check=_counted(10**18),
+    schema={"type": "integer", "minimum": 1, "maximum": MAX_SLOT},
+    check=_counted(MAX_SLOT),
     parse=_number,
 )
 FLAG = Kind(
@@ -109,29 +115,23 @@ FLAG = Kind(
     check=lambda value: isinstance(value, bool),
     parse=_flag,
 )
-CURSOR = Kind(
-    expected="the value of `next` of the page before",
-    schema={"type": "string"},
-    check=_matches("[a-z0-9-]{1,32}(/[a-z0-9-]{1,64})?"),
+CURSOR = _pattern("the value of `next` of the page before", "[a-z0-9-]{1,32}(/[a-z0-9-]{1,64})?")
+POSITIONS = _pattern(
+    "the value of `next` of an answer", "[a-z0-9-]{1,32}=[0-9]{1,19}(,[a-z0-9-]{1,32}=[0-9]{1,19}){0,999}|"
 )
-POSITIONS = Kind(
-    expected="the value of `next` of an answer",
-    schema={"type": "string"},
-    check=_matches("[a-z0-9-]{1,32}=[0-9]{1,19}(,[a-z0-9-]{1,32}=[0-9]{1,19}){0,999}|"),
-)
-REASONS = Kind(
-    expected="reason codes separated by commas, at most 50",
-    schema={"type": "string"},
-    check=_matches("[a-z-]{1,32}(,[a-z-]{1,32}){0,49}"),
-)
+REASONS = _pattern("reason codes separated by commas, at most 50", "[a-z-]{1,32}(,[a-z-]{1,32}){0,49}")
 VARS = Kind(
     expected="an object of texts",
-    schema={"type": "object", "additionalProperties": {"type": "string"}},
+    schema={
+        "type": "object",
+        "maxProperties": MAX_VARS,
+        "additionalProperties": {"type": "string", "maxLength": MAX_VAR},
+    },
     check=_is_map,
 )
 TEXTS = Kind(
     expected="a list of texts",
-    schema={"type": "array", "items": {"type": "string"}},
+    schema={"type": "array", "maxItems": MAX_VARS, "items": TEXT.schema},
     check=lambda value: isinstance(value, list) and len(value) <= MAX_VARS and all(map(_is_text, value)),
 )
 OBJECT = Kind(expected="an object", schema={"type": "object"}, check=lambda value: isinstance(value, dict))
