@@ -28,10 +28,8 @@ LIVING = (State.PENDING, State.STARTING, State.RUNNING)
 
 
 class AwsServers(World):
-    def __init__(self, dir: Path, url: str, stand_in: StandIn) -> None:
-        self.url, self.stand_in = url, stand_in
-        found = entries(moto_call(url, "DescribeSubnets"), "subnetSet")
-        self.subnets = sorted(str(each["subnetId"]) for each in found)[:2]
+    def __init__(self, dir: Path, url: str, stand_in: StandIn, subnets: list[str]) -> None:
+        self.url, self.stand_in, self.subnets = url, stand_in, subnets
         self.machine = ""  # of the servers
         self.shard_settings: Json = {}
         self.template: Json = {}  # more of it than below
@@ -160,4 +158,7 @@ async def aws_servers(dir: Path, rules: Rules | None = None, *, url: str = "") -
         stand_in = StandIn(moto, SystemClock(), rules)
         await stand_in.start()
         stack.push_async_callback(stand_in.close)
-        yield await stack.enter_async_context(AwsServers(dir, url, stand_in))
+        # Not in the event loop: other servers run in it.
+        found = entries(await asyncio.to_thread(moto_call, url, "DescribeSubnets"), "subnetSet")
+        subnets = sorted(str(each["subnetId"]) for each in found)[:2]
+        yield await stack.enter_async_context(AwsServers(dir, url, stand_in, subnets))
