@@ -57,6 +57,7 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "    if current is not None and current.outcome in HELD:\n        return False\n    return",
         "    return",
         "a halted rollout begins another replacement",
+        seeds=(475,),
     ),
     Mutant(
         "halted-rollout-finishes",
