@@ -167,6 +167,16 @@ ROLLOUTS: tuple[Mutant, ...] = (
         tests=EARLIER,
     ),
     Mutant(
+        "older-files-of-a-revision-unused",
+        "nstance.server.leader.revision_store",
+        "                if not earlier:\n",
+        "                if True:\n",
+        "instances get the files of another revision although older ones of their own are stored",
+        tests=(
+            "tests/sim/test_sim_findings.py::test_an_earlier_revision_whose_newest_files_were_not_stored_keeps_its_older_ones",
+        ),
+    ),
+    Mutant(
         "revision-of-an-instance-dropped",
         "nstance.core.rollout",
         "    kept = {number for infra_hash, number in newest.items() if infra_hash in used}\n",
