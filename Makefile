@@ -33,11 +33,11 @@ VMS ?= 2160
 MOTO ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nstance/moto
 MOTO_VERSION := 5.2.5
 
-# For `make sim` and `make sim-long`:
+# For `make sim`, `make sim-long` and the schedules of faults on stand-ins:
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules test-kube lint format bench soak soak-ui sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules on-prem-schedules test-kube kube-chaos lint format bench soak soak-ui sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -107,11 +107,12 @@ dev-vm: install $(VM_IMAGES)/state/machine.json ## Run a shard whose instances a
 clean-dev: ## Stop all processes of the dev targets and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
+# Most of a test is waiting: four processes keep two cores busy.
 test: tools ## Run all tests
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 test-vm: tools vm-image ## Run the tests with real VMs: 300 schedules of crashes, and every way to lose a VM
-	NSTANCE_QEMU_SCHEDULES=300 $(BIN)/pytest -q tests/component/test_provider_qemu.py
+	NSTANCE_QEMU_SCHEDULES=300 NSTANCE_FIRST_SEED=$(START) $(BIN)/pytest -q tests/component/test_provider_qemu.py
 	NSTANCE_VM_IMAGES="$(VM_IMAGES)" $(BIN)/pytest -q -rs -s tests/e2e/test_dev_vm.py
 
 # The stand-in is a program of its own: its license differs from ours, so it is neither imported nor shipped.
@@ -121,7 +122,7 @@ $(FAKEPVE)/bin/fakepve:
 	@$(FAKEPVE)/bin/pip install --quiet --disable-pip-version-check fakepve==0.5.0
 
 test-proxmox: tools $(FAKEPVE)/bin/fakepve ## Run the tests of the provider proxmox against a stand-in of its API
-	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_PROXMOX_SCHEDULES=300 $(BIN)/pytest -q -k proxmox tests/contracts/test_provider_contract.py tests/component/test_provider_proxmox.py tests/component/test_deploy_proxmox.py
+	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_PROXMOX_SCHEDULES=300 NSTANCE_FIRST_SEED=$(START) $(BIN)/pytest -q -k proxmox tests/contracts/test_provider_contract.py tests/component/test_provider_proxmox.py tests/component/test_deploy_proxmox.py
 
 test-hybrid: tools $(FAKEPVE)/bin/fakepve $(MOTO)/.$(MOTO_VERSION) ## Run one cluster with shards on all providers whose stand-ins can be installed
 	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -s -n 0 tests/component/test_hybrid.py
@@ -145,14 +146,17 @@ test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=d
 	@$(PIP) -e '.[ui]'
 	NSTANCE_TEST_UI=1 NSTANCE_UI_SCREENSHOTS="$(SCREENSHOTS)" NSTANCE_UI_SECONDS="$(LOOKING)" $(BIN)/pytest -q -rs tests/ui
 
-aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40)
-	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
+aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40 START=)
+	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --first $(START) --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)
 
 test-kube: tools ## Run the operator tests against a real kube-apiserver and Cluster API (needs Go)
 	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api or operator_process" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/component/packaging tests/e2e/test_operator_process.py
 
+kube-chaos: tools ## Kill operators, API server, etcd and shard leaders at a real kube-apiserver (KILLS=100 SEED=; needs Go)
+	PYTHONPATH=tests $(BIN)/python -m component.kube_chaos --kills $(or $(KILLS),100) --seed $(SEED)
+
 test-stores: tools ## Run the storage contract against MinIO, Versity's gateway and servers to refuse (needs Go)
-	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py -k "minio or versitygw or real_servers"
+	$(BIN)/python tests/support/real_stores.py $(BIN)/pytest -q -rs tests/contracts/test_object_store.py tests/contracts/test_object_store_faults.py
 
 lint: tools proto-check manifests-check ## Check format, types, layers and generated code
 	$(BIN)/ruff format --check .
@@ -165,8 +169,9 @@ format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: tools ## Simulate 2,000 random schedules of shards on all cores (SEEDS=, START=)
+sim: tools ## Simulate 2,000 random schedules of shards on all cores, and as many of one group (SEEDS=, START=)
 	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START)
+	NSTANCE_WALKS=$(SEEDS) NSTANCE_WALK_SEED=$(START) $(BIN)/pytest -q tests/sim/test_group_walks.py
 
 sim-long: tools ## The same with many seeds; continues after an interruption (SEEDS=100000)
 	@mkdir -p temp
@@ -211,16 +216,17 @@ manifests-check: tools
 	@$(BIN)/python scripts/manifests.py --check
 	@$(BIN)/python scripts/terraform_docs.py --check
 
-gcp-schedules: tools ## Run random schedules of faults on a stand-in for Google Cloud (COUNT=300 INSTANCES=20)
-	PYTHONPATH=tests $(BIN)/python -m component.gcp.schedules --count $(or $(COUNT),300) --size $(or $(INSTANCES),20)
+gcp-schedules: tools ## Run random schedules of faults on a stand-in for Google Cloud (COUNT=300 START=0 INSTANCES=20)
+	PYTHONPATH=tests $(BIN)/python -m component.gcp.schedules --count $(or $(COUNT),300) --first $(START) --size $(or $(INSTANCES),20)
 
-gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.py from Google's description of its API
+on-prem-schedules: tools $(FAKEPVE)/bin/fakepve ## The same on Proxmox or QEMU (PROVIDER=proxmox COUNT=300 START=0 INSTANCES=4)
+	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve PYTHONPATH=tests $(BIN)/python -m component.on_prem.schedules $(or $(PROVIDER),proxmox) --count $(or $(COUNT),300) --first $(START) --size $(or $(INSTANCES),4)
+
+gcp-fields: tools ## Generate src/nstance/gcp/instance_fields.json from Google's description of its API
 	$(BIN)/python scripts/gcp_fields.py
-	$(BIN)/ruff format --quiet src/nstance/gcp/instance_fields.py
 
-aws-fields: tools ## Generate src/nstance/aws/run_instances.py from the SDK's model of EC2
+aws-fields: tools ## Generate src/nstance/aws/run_instances.json from the SDK's model of EC2
 	$(BIN)/python scripts/aws_fields.py
-	$(BIN)/ruff format --quiet src/nstance/aws/run_instances.py
 
 schema: install ## Generate docs/config.schema.json
 	$(BIN)/python -m nstance.config.schema > docs/config.schema.json.new && mv docs/config.schema.json.new docs/config.schema.json

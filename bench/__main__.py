@@ -24,6 +24,7 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("readiness", "21"),),
     (("agent", "13"),),
     (("kubernetes", "12"),),
+    (("kube_fleet", "38"),),
     (("cold_start", "10"),),
     (("churn", "24"),),
     (("aws", "31 32 33 34 35"),),

@@ -59,7 +59,7 @@ async def run() -> AsyncIterator[Row]:
     await writer.fence()
     await writer.snapshot()
     # As many slots after its snapshot as a journal ever has.
-    for number in range(journal_writer.SNAPSHOT_SLOTS - 1):
+    for number in range(journals.limits.snapshot_slots - 1):
         entry = slots.Entry(id=str(number), changes=(Put(records[number % INSTANCES]),))
         await writer._append([entry])
     reader = journal.Journal(store.view(slow), journal_prefix="j/", snapshot_prefix="s/", clock=clock)

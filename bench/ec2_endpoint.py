@@ -66,6 +66,8 @@ class Endpoint:
                 return self.refused
             case "/assigned":
                 return self.assigned
+            case _:
+                pass
         return {}
 
     def _RunInstances(self, params: dict[str, str]) -> tuple[str, int]:

@@ -1,27 +1,16 @@
-"""Writes src/nstance/gcp/instance_fields.py: the fields of a Compute Engine instance by Google's own description of its API.
+"""Writes src/nstance/gcp/instance_fields.json: the fields of a Compute Engine instance by Google's own description of its API.
 `--check` compares.
-
-Run `make format` afterwards."""
+"""
 
 import importlib.util
 import json
-import pprint
 import sys
 from pathlib import Path
 from typing import Any
 
-from nstance.gcp.instance_fields import INSTANCE
+from nstance.gcp.arguments import INSTANCE
 
-TARGET = Path(__file__).parent.parent / "src/nstance/gcp/instance_fields.py"
-HEAD = '''"""The fields of a Compute Engine instance that a request may set, by Google's description (scripts/gcp_fields.py).
-
-By name of the field: its type. A type is the name of a scalar, a dictionary of fields, a dictionary with the only key `*`
-for a map, or a list with the type of its entries.
-"""
-
-from typing import Any
-
-'''
+TARGET = Path(__file__).parent.parent / "src/nstance/gcp/instance_fields.json"
 
 
 def document() -> Any:
@@ -53,7 +42,7 @@ def main() -> int:
     table = fields(schemas, {"$ref": "Instance"})
     if "--check" in sys.argv[1:]:
         return 0 if table == INSTANCE else 1
-    TARGET.write_text(f"{HEAD}INSTANCE: dict[str, Any] = {pprint.pformat(table, width=118)}\n", encoding="utf-8")
+    TARGET.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

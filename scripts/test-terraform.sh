@@ -13,12 +13,11 @@ command -v bwrap >/dev/null || skip "expected bwrap (apt-get install bubblewrap)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for mirror in "${TF_PLUGINS:-}" /opt/tf-plugins; do
-  [[ -n $mirror && -d $mirror ]] || continue
-  printf 'provider_installation {\n  filesystem_mirror {\n    path = "%s"\n  }\n}\n' "$mirror" >"$work/terraform.rc"
+if [[ -n ${TF_PLUGINS:-} ]]; then
+  [[ -d $TF_PLUGINS ]] || { echo "test-terraform: TF_PLUGINS: expected a folder, found $TF_PLUGINS" >&2; exit 1; }
+  printf 'provider_installation {\n  filesystem_mirror {\n    path = "%s"\n  }\n}\n' "$TF_PLUGINS" >"$work/terraform.rc"
   export TF_CLI_CONFIG_FILE=$work/terraform.rc
-  break
-done
+fi
 export TF_IN_AUTOMATION=1 CHECKPOINT_DISABLE=1
 
 "$terraform" fmt -check -recursive deploy/terraform

@@ -35,9 +35,8 @@ ONE, TWO = InstanceId("dem-01jw51srryegh9snf9cmeh3k4q"), InstanceId("dem-01jw51s
 
 async def authority(store: ObjectStore, *, key: str = KEY, create: bool = False) -> keyset.Authority:
     ring = sealing.Keyring(key.encode())
-    return await opening.open_authority(
-        store, PLACES, keyring=ring, cluster=CLUSTER, clock=CLOCK, rng=CHANCE, create=create
-    )
+    vault = opening.open_vault(store, keyring=ring, cluster=CLUSTER, rng=CHANCE)
+    return await opening.open_authority(vault, PLACES, clock=CLOCK, create=create)
 
 
 def people(store: ObjectStore) -> operators.Operators:

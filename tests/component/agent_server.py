@@ -106,8 +106,6 @@ class AgentServer:
         issued = self.ca.issue_server(
             names.Server(self.cluster, self.shard, ServerId("srv-1")),
             keys.public_bytes(key),
-            dns=[],
-            ip=[],
             serial=ca.new_serial(self.rng),
             issued=self.clock.wall(),
             expires=self.clock.wall() + DAY,

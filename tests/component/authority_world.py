@@ -54,21 +54,13 @@ async def open_it(
     seed: int = 1,
     subject: fields.Subject | None = None,
 ) -> keyset.Authority:
-    return await opening.open_authority(
-        store,
-        PLACES,
-        keyring=ring,
-        cluster=cluster,
-        clock=CLOCK,
-        rng=SeededRng(seed),
-        create=create,
-        insecure_dev=insecure_dev,
-        subject=subject,
-    )
+    rng = SeededRng(seed)
+    vault = opening.open_vault(store, keyring=ring, cluster=cluster, rng=rng, insecure_dev=insecure_dev)
+    return await opening.open_authority(vault, PLACES, clock=CLOCK, create=create, subject=subject)
 
 
 def safe(store: memory.MemoryStore, ring: sealing.Keyring = RING, seed: int = 5) -> opening.Vault:
-    return opening.vault(store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=SeededRng(seed))
+    return opening.open_vault(store, keyring=ring, cluster=CLUSTER, rng=SeededRng(seed))
 
 
 def people(store: memory.MemoryStore, seed: int = 9) -> operators.Operators:

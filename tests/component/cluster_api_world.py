@@ -21,6 +21,7 @@ from component.operator_world import REAL, Cluster, operating
 from nstance.kube import errors, kinds
 from nstance.kube.kinds import Kind
 from nstance.operator.controllers import resources
+from nstance.operator.options import Waits
 from support import cluster_api, real_kube
 
 CLUSTER_API_SETTING = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")
@@ -49,17 +50,21 @@ async def together(
     *,
     drain_timeout: str = "0",
     alone: Callable[[Cluster], Awaitable[None]] | None = None,
+    waits: Waits | None = None,
+    feature_gates: str = "",
 ) -> AsyncIterator[Cluster]:
     """Cluster API has the rights that its manifests and ours give it. `alone`: what happens before there is a Cluster API;
-    the operator is started there."""
+    the operator is started there, or by the test. `feature_gates`: of Cluster API."""
     caplog.set_level(logging.INFO, "nstance")
     work = dir / "cluster-api"
     work.mkdir()
     async with operating(dir, "real", groups, start=False, drain_timeout=drain_timeout) as cluster:
+        cluster.waits = waits or cluster.waits
         async with _workload_rights(cluster):
             if alone is not None:
                 await alone(cluster)
-            manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
+            admin = Path(os.environ[REAL])
+            manager = cluster_api.running(admin, cluster.namespace, work, feature_gates=feature_gates)
             running = await asyncio.to_thread(manager.__enter__)
             kubelets = asyncio.create_task(_kubelets(cluster))
 

@@ -3,6 +3,7 @@
 A provider whose stand-in is missing on this machine is left out with a message.
 """
 
+import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -89,7 +90,8 @@ async def open_places(stack: AsyncExitStack) -> dict[str, Place]:
 class HybridShard(World):
     def __init__(self, dir: Path, settings: Json, *, shard: ShardId, beside: World | None, place: Place) -> None:
         self.place = place
-        self.is_dark = False  # no call reaches the provider, and no answer comes back
+        self.is_lit = asyncio.Event()  # otherwise calls hang: none reaches the provider, and no answer comes back
+        self.is_lit.set()
         shard_settings = {**settings["shard"], "infra": place.infra, "subnet_pools": {}}
         if place.subnets:
             shard_settings["subnet_pools"] = {"main": list(place.subnets)}
@@ -101,7 +103,8 @@ class HybridShard(World):
     def open_provider(self, name: str) -> port.Instances:
         provider = self.place.world.door(port.Scope(cluster=CLUSTER, shard=self.shard))
         for method in ("create", "delete", "get", "list"):
-            setattr(provider, method, self._unless_dark(getattr(provider, method)))
+            is_change = method in ("create", "delete")
+            setattr(provider, method, self._unless_dark(getattr(provider, method), is_change=is_change))
         create = provider.create
 
         async def create_and_boot(request: CreateRequest) -> Vm:
@@ -113,10 +116,11 @@ class HybridShard(World):
         provider.create = create_and_boot
         return provider  # type: ignore[no-any-return]
 
-    def _unless_dark(self, call: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    def _unless_dark(self, call: Callable[..., Awaitable[T]], *, is_change: bool) -> Callable[..., Awaitable[T]]:
         async def guarded(*args: Any) -> T:
-            if self.is_dark:
-                raise errors.UnavailableError("the provider is dark")
+            if not self.is_lit.is_set():
+                await self.is_lit.wait()
+                raise (errors.UnknownOutcomeError if is_change else errors.UnavailableError)("no answer")
             return await call(*args)
 
         return guarded

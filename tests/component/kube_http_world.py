@@ -10,7 +10,7 @@ from aiohttp import web
 
 from nstance.clock import SystemClock
 from nstance.kube import kinds
-from nstance.kube.http import HttpKube
+from nstance.kube.http import HttpKube, HttpLimits
 from nstance.kube.kubeconfig import Access
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
@@ -61,7 +61,9 @@ async def raw(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awa
 
 @contextlib.asynccontextmanager
 async def client(server: str, *, token: str | Path | None = None, **options: Any) -> AsyncIterator[HttpKube]:
-    kube = HttpKube(Access(server=server, token=token), SystemClock(), **options)
+    on_request = options.pop("on_request", lambda method, code: None)
+    access, limits = Access(server=server, token=token), HttpLimits(**options)
+    kube = HttpKube(access, SystemClock(), limits=limits, on_request=on_request)
     try:
         yield kube
     finally:

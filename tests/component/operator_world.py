@@ -32,7 +32,7 @@ from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import InstanceId, ShardId, TenantId
-from nstance.operator.options import Environment, Options
+from nstance.operator.options import Environment, Options, Waits
 from nstance.operator.shards.links import Links
 from nstance.operator.wiring import Host, Operator
 from support.eventually import eventually
@@ -73,6 +73,7 @@ class Cluster:
     clock: SystemClock
     kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
     is_cloud_deleting_nodes: bool = True  # a cloud's own software does, where it runs
+    waits: Waits = field(default_factory=lambda: Waits(call_settled=3.0, vm_gone_check=0.5))
     remove_cluster_api: Callable[[], Awaitable[None]] | None = None  # where its controllers run
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
@@ -89,6 +90,7 @@ class Cluster:
                 health=None,
                 webhook=None,
                 environment=Environment(namespace=self.namespace),
+                waits=self.waits,
                 **options,  # type: ignore[arg-type]
             ),
             clock=self.clock,
@@ -194,26 +196,28 @@ class Cluster:
         return await self.kube.create(kinds.POD, body, namespace=namespace or self.namespace)
 
     async def _follow_vms(self) -> None:
-        """Nodes come and go with VMs."""
+        """Nodes come and go with VMs, also while the API server is away for a moment."""
         known: set[InstanceId] = set()
         while True:
-            now = {id: agent for world in self.shards.values() for id, agent in world.agents.items() if agent.connected}
-            alive = {
-                id for world in self.shards.values() for id, agent in world.agents.items() if not agent.task.done()
-            }
-            for id in now.keys() - known:
-                labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
-                with contextlib.suppress(errors.AlreadyExistsError):
-                    await self.kube.create(
-                        kinds.NODE,
-                        {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
-                    )
-                known.add(id)
-            for id in known - alive if self.is_cloud_deleting_nodes else ():
-                with contextlib.suppress(errors.NotFoundError):
-                    await self.kube.delete(kinds.NODE, str(id))
-                known.discard(id)
+            with contextlib.suppress(errors.UnavailableError, errors.UnknownOutcomeError):
+                await self._follow_once(known)
             await asyncio.sleep(0.01)
+
+    async def _follow_once(self, known: set[InstanceId]) -> None:
+        agents = {id: agent for world in self.shards.values() for id, agent in world.agents.items()}
+        for id in {id for id, agent in agents.items() if agent.connected} - known:
+            labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
+            with contextlib.suppress(errors.AlreadyExistsError):
+                await self.kube.create(
+                    kinds.NODE,
+                    {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
+                )
+            known.add(id)
+        alive = {id for id, agent in agents.items() if not agent.task.done()}
+        for id in known - alive if self.is_cloud_deleting_nodes else ():
+            with contextlib.suppress(errors.NotFoundError):
+                await self.kube.delete(kinds.NODE, str(id))
+            known.discard(id)
 
 
 @contextlib.asynccontextmanager
@@ -275,8 +279,9 @@ async def _clear(cluster: Cluster) -> None:
         if pod["metadata"]["namespace"].startswith(cluster.namespace):
             with contextlib.suppress(errors.NotFoundError):
                 await cluster.kube.delete(kinds.POD, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
-    for node in await cluster.nodes():
-        await cluster.kube.delete(kinds.NODE, node)
+    for node in (await cluster.nodes()).values():
+        with contextlib.suppress(errors.NotFoundError):
+            await cluster.kube.delete(kinds.NODE, node["metadata"]["name"])
 
 
 def _client(

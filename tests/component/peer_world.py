@@ -44,17 +44,17 @@ class Side:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.server.port}"
+        return f"127.0.0.1:{self.server.listener.port}"
 
 
 @asynccontextmanager
 async def listening(world: World, paper: Paper | None = None) -> AsyncIterator[Side]:
     side = Side(world, paper or world.server())
-    await side.server.start("127.0.0.1", 0)
+    await side.server.listener.start("127.0.0.1", 0)
     try:
         yield side
     finally:
-        await side.server.close()
+        await side.server.listener.close()
 
 
 def dialer(world: World, paper: Paper, shard: str = SHARD) -> peer_http.HttpDialer:

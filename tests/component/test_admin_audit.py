@@ -15,7 +15,7 @@ from nstance.clock import SystemClock, SystemRng
 from nstance.config import storage_keys
 from nstance.model.ids import GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
-from nstance.objects import compaction, file, journal, journal_writer, slots
+from nstance.objects import file, journal, journal_writer, slots
 from nstance.objects.port import Key
 
 SHARD = ShardId("a")
@@ -44,11 +44,15 @@ class Bucket:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.store = file.FileStore(root)
-        self.journal = journal.Journal(
+        self.journal = self.open_journal(journal.LIMITS)
+
+    def open_journal(self, limits: journal.Limits) -> journal.Journal:
+        return journal.Journal(
             self.store,
             journal_prefix=storage_keys.journal_prefix(SHARD),
             snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
             clock=SystemClock(),
+            limits=limits,
         )
 
     async def lead(self, epoch: int, entries: list[slots.Entry], *, snapshot_after: tuple[int, ...] = ()) -> None:
@@ -176,10 +180,8 @@ def test_an_altered_snapshot_is_found(bucket: Bucket) -> None:
     assert bucket.verify()[0] == [4, 8]
 
 
-def test_the_chain_survives_compaction_and_lost_beginnings_are_found(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "KEEP_SECONDS", -1.0)
+def test_the_chain_survives_compaction_and_lost_beginnings_are_found(bucket: Bucket) -> None:
+    bucket.journal = bucket.open_journal(journal.Limits(keep_seconds=-1.0))
     head = bucket.verify()[1]["head"]
     asyncio.run(bucket.lead(3, ENTRIES[8:], snapshot_after=(12,)))
     slots_with_problems, found = bucket.verify("--head", head)

@@ -155,18 +155,8 @@ def test_everything_below_the_servers_prefix(tmp_path: pathlib.Path) -> None:
 
 def test_a_cluster_without_a_key(tmp_path: pathlib.Path) -> None:
     bucket = Bucket(tmp_path / "bucket")
-    asyncio.run(
-        opening.open_authority(
-            bucket.store,
-            PLACES,
-            keyring=None,
-            cluster=CLUSTER,
-            clock=CLOCK,
-            rng=CHANCE,
-            create=True,
-            insecure_dev=True,
-        )
-    )
+    vault = opening.open_vault(bucket.store, keyring=None, cluster=CLUSTER, rng=CHANCE, insecure_dev=True)
+    asyncio.run(opening.open_authority(vault, PLACES, clock=CLOCK, create=True))
     bucket.ok("nonce", "--insecure-dev", NSTANCE_ENCRYPTION_KEY="")
     assert "--insecure-dev" in bucket.refused("nonce")
 
@@ -277,19 +267,9 @@ def test_rotation_keeps_subject_and_life_and_signs_later(tmp_path: pathlib.Path)
 
     bucket = Bucket(tmp_path / "bucket")
     shape = fields.Subject(cn="Root of Acme", organization=("Acme", "Ops"), country=("DE",))
-    asyncio.run(
-        opening.open_authority(
-            bucket.store,
-            PLACES,
-            keyring=sealing.Keyring(KEY.encode()),
-            cluster=CLUSTER,
-            clock=CLOCK,
-            rng=CHANCE,
-            create=True,
-            subject=shape,
-            life=1000 * 86400.0,
-        )
-    )
+    keyring, life = sealing.Keyring(KEY.encode()), 1000 * 86400.0
+    vault = opening.open_vault(bucket.store, keyring=keyring, cluster=CLUSTER, rng=CHANCE)
+    asyncio.run(opening.open_authority(vault, PLACES, clock=CLOCK, create=True, subject=shape, life=life))
     (shown,) = json.loads(bucket.ok("ca", "show", "-o", "json").stdout)
     assert shown["use"] == "signs"
     new, old = json.loads(bucket.ok("ca", "rotate", "-o", "json").stdout)

@@ -27,7 +27,7 @@ from nstance.model.ids import ShardId, TenantId
 from nstance.model.instance import State
 from nstance.objects import file, lease, slots
 from nstance.objects.port import Key
-from support.journals import slot_key
+from support.journals import slot_key, snapshot_body, snapshot_key
 
 SHARD = ShardId("dev")
 PREFIX = "shard/dev/"
@@ -107,7 +107,7 @@ def test_a_large_shard(shard: Bucket, tmp_path: pathlib.Path) -> None:
     last = max(HISTORY)
     large = replace(instance(TWO, State.PENDING), message="x" * (9 << 20))
     snapshot = slots.Snapshot(number=last, epoch=2, at=1_800_000_000.0, instances={TWO: large})
-    write(shard, storage_keys.snapshot(SHARD, last), slots.encode_snapshot(snapshot, op="op"))
+    write(shard, snapshot_key(SHARD, last), snapshot_body(snapshot, op="op"))
     write(shard, storage_keys.groups(SHARD), b"{}\n" + b"// a comment\n" * 700_000)
     made, other = tmp_path / "large.backup", Bucket(tmp_path / "other")
     shard.ok("backup", str(made))
@@ -115,7 +115,7 @@ def test_a_large_shard(shard: Bucket, tmp_path: pathlib.Path) -> None:
         other.ok("restore", str(made), *options)
         restored = contents(other)
         write(other, storage_keys.groups(SHARD), bytes((64 << 20) + 1))  # what nobody may read is replaced
-        for key in (storage_keys.snapshot(SHARD, last), storage_keys.groups(SHARD)):
+        for key in (snapshot_key(SHARD, last), storage_keys.groups(SHARD)):
             assert restored[key] == (shard.root / key).read_bytes()
 
 

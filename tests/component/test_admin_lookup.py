@@ -11,7 +11,7 @@ from component.admin_shell import Shell, shell
 from component.whole_server import SHARD, World, config, states
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId
-from nstance.server.leader.console_output import ConsoleOutput
+from nstance.server.leader.assembly import record_console_output
 from support.eventually import eventually
 
 WEB = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
@@ -86,7 +86,7 @@ async def test_logs_show_events_and_the_console_output_that_was_kept(tmp_path: P
         await admin.ok("wait")
         first, second = (await admin.ok("instance", "list", "-o", "name")).stdout.split()
         record = server.shard.instances[InstanceId(first)]
-        ConsoleOutput(server.lead_now.issuer, server.shard.event_log).record(record, "booting\n\x1b[2Jkernel panic\n")
+        record_console_output(server.lead_now.issuer, server.shard.event_log, record, "booting\n\x1b[2Jkernel panic\n")
 
         async def console() -> str:
             return (await admin.ok("instance", "logs", first, "--console")).stdout

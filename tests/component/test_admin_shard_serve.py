@@ -96,7 +96,7 @@ async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp
             assert "exactly one of" in (await get_json(browser, "/groups", 400))["error"]
             assert "exactly one of" in (await get_json(browser, "/groups", 400, **HERE, **ALL))["error"]
             assert "true or false" in (await get_json(browser, "/groups", 400, all_shards="yes"))["error"]
-            assert "there is no such shard" in (await get_json(browser, "/groups", 404, shard="other"))["error"]
+            assert "there is no shard other" in (await get_json(browser, "/groups", 404, shard="other"))["error"]
             assert "unknown query size" in (await get_json(browser, "/groups", 400, size="1", **HERE))["error"]
             assert "limit" in (await get_json(browser, "/events", 400, limit="-1", **HERE))["error"]
             assert (await get_json(browser, "/nowhere", 404))["error"] == "not found"
@@ -132,7 +132,7 @@ async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp
             async with browser.post("/group/scale", params=HERE, data=b"\xff", headers=odd) as answer:
                 assert (answer.status, await answer.json()) == (
                     400,
-                    {"error": "expected a JSON object with group and size"},
+                    {"error": "expected a JSON object with group, size"},
                 )
             async with browser.get("/groups", params=[("shard", SHARD), ("shard", "dead")]) as answer:
                 assert (answer.status, await answer.json()) == (

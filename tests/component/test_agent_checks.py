@@ -87,8 +87,6 @@ async def test_http_over_tls_takes_any_certificate(server: AgentServer) -> None:
     issued = server.ca.issue_server(
         names.Server(server.cluster, server.shard, "srv-9"),  # type: ignore[arg-type]
         keys.public_bytes(key),
-        dns=[],
-        ip=[],
         serial=ca.new_serial(server.rng),
         issued=server.clock.wall() - 20,
         expires=server.clock.wall() - 10,

@@ -377,7 +377,7 @@ async def test_openssl_accepts_what_is_issued(tmp_path: Path) -> None:
     issued = {
         "server": (
             authority.server_signer(clock.now).issue_server(
-                server, PUBLIC, dns=[], ip=["10.0.0.1"], serial=serial, issued=clock.now, expires=end
+                server, PUBLIC, fields.Alternatives(ip=("10.0.0.1",)), serial=serial, issued=clock.now, expires=end
             ),
             {"sslserver", "sslclient"},
             [f"URI:{names.uri(server)}", "DNS:localhost", "IP Address:127.0.0.1", "IP Address:10.0.0.1"],

@@ -20,7 +20,8 @@ from component.authority_world import (
     people,
 )
 from nstance.authority import certlog, errors, keyset
-from nstance.model.ids import OperatorId, TenantId
+from nstance.model.ids import GroupName, OperatorId, TenantId
+from nstance.model.instance import Instance, State
 from nstance.model.roles import Role
 from nstance.objects import errors as storage
 from nstance.objects import memory
@@ -188,8 +189,7 @@ async def log(store: memory.MemoryStore, authority: keyset.Authority, seed: int 
         store,
         [certlog.Logged("server.crt", issued)],
         shard=SHARD,
-        tenant=TENANT,
-        instance=INSTANCE,
+        instance=Instance(id=INSTANCE, tenant=TENANT, group=GroupName("web"), state=State.RUNNING, created=CLOCK.now),
         now=CLOCK.now,
         rng=SeededRng(seed),
     )

@@ -96,7 +96,7 @@ async def kept(server: Running) -> list[Event]:
 
 async def caught_up(world: World, standby: Running) -> None:
     await world.leader.shard.event_log.flush(timeout=SECONDS)
-    tail = world.leader.shard.commits._writer.tail
+    tail = world.leader.shard.commits.writer.tail
     await standby.until(lambda: standby.follower.tail >= tail)
 
 

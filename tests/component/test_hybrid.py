@@ -20,7 +20,7 @@ async def counts(cluster: Cluster) -> dict[str, int]:
 
 
 @pytest.mark.timeout(600)
-async def test_a_pool_is_spread_over_providers_and_a_dark_one_costs_only_its_shard(tmp_path: Path) -> None:
+async def test_a_pool_is_spread_over_providers_and_each_dark_one_costs_only_its_shard(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         places = await hybrid_world.open_places(stack)
         if len(places) < 2:
@@ -53,22 +53,23 @@ async def test_a_pool_is_spread_over_providers_and_a_dark_one_costs_only_its_sha
 
         await cluster.until(has_all_ids)
 
-        dark, other = names[-1], names[0]
-        shards[dark].is_dark = True
-        before = cluster.running(dark, "web")
-        victim = cluster.running(other, "web")[0]
-        shards[other].kill(victim)
-        await cluster.scale("web", 3 * len(names))
-        for name in names:
-            if name != dark:
-                await cluster.until(lambda name=name: len(cluster.running(name, "web")) == 3)
-        assert victim not in cluster.running(other, "web"), "it was replaced"
-        assert cluster.running(dark, "web") == before, "its instances serve as before"
-        shards[dark].is_dark = False
-        await cluster.until(lambda: len(cluster.running(dark, "web")) == 3)
-        assert set(before) <= set(cluster.running(dark, "web")), "nothing was replaced"
-        for name in names:
-            await cluster.until(lambda name=name: shards[name].count() == 3)
+        for size, dark in enumerate(names, start=3):
+            other = names[names.index(dark) - 1]
+            shards[dark].is_lit.clear()
+            before = cluster.running(dark, "web")
+            victim = cluster.running(other, "web")[0]
+            shards[other].kill(victim)
+            await cluster.scale("web", size * len(names))
+            for name in names:
+                if name != dark:
+                    await cluster.until(lambda name=name, size=size: len(cluster.running(name, "web")) == size)
+            assert victim not in cluster.running(other, "web"), "it was replaced"
+            assert cluster.running(dark, "web") == before, "its instances serve as before"
+            shards[dark].is_lit.set()
+            await cluster.until(lambda dark=dark, size=size: len(cluster.running(dark, "web")) == size)
+            assert set(before) <= set(cluster.running(dark, "web")), "nothing was replaced"
+            for name in names:
+                await cluster.until(lambda name=name, size=size: shards[name].count() == size)
 
 
 def test_the_examples_on_the_page_are_valid_and_make_one_pool() -> None:

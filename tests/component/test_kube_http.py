@@ -12,6 +12,7 @@ from aiohttp import web
 from component.kube_http_world import POD, always, client, pod, raw, serving, status
 from nstance.kube import errors, kinds
 from nstance.kube.http import HttpKube
+from nstance.kube.port import Selection
 
 # ---- what an answer means
 
@@ -66,7 +67,7 @@ async def test_every_request_is_counted_with_its_answer() -> None:
             with pytest.raises(errors.NotFoundError):
                 await call
         with pytest.raises(errors.NotFoundError):
-            await anext(aiter(kube.watch(POD, version="1")))
+            await anext(aiter(kube.watch(Selection(POD), version="1")))
     async with client(url, on_request=count) as kube:
         with pytest.raises(errors.UnavailableError):
             await kube.get(POD, "a", namespace="here")

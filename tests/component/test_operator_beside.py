@@ -9,7 +9,8 @@ from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
-from nstance.operator.controllers import cluster_api, resources
+from nstance.operator.controllers import resources
+from nstance.operator.options import Waits
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -93,13 +94,11 @@ async def _is_gone(cluster: Cluster, kind: Kind, name: str) -> bool:
     return await cluster.get(kind, name) is None
 
 
-async def test_the_operator_fills_in_when_they_have_gone(
-    tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_operator_fills_in_when_they_have_gone(tmp_path: Path, kubernetes: str) -> None:
     """Their phase stays on the Cluster. That they do not look at a changed MachinePool shows that nobody does."""
-    monkeypatch.setattr(cluster_api, "GONE_SECONDS", 2.0)
-    monkeypatch.setattr(cluster_api, "STEP_SECONDS", 0.1)
-    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, start=False) as cluster:
+        cluster.waits = Waits(cluster_api_gone=2.0, cluster_api_check=0.1)
+        await cluster.start()
         found = await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
         seen = {"phase": "Provisioned", "observedGeneration": resources.generation(found)}
         await resources.write_status(cluster.kube, kinds.CLUSTER, found, seen)

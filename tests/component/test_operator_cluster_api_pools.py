@@ -12,7 +12,8 @@ from component.test_operator_cluster_api import NAME, whole
 from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
-from nstance.operator.controllers import cluster_api, resources
+from nstance.operator.controllers import resources
+from nstance.operator.options import Waits
 
 pytestmark = NEEDS_CLUSTER_API
 
@@ -101,13 +102,10 @@ async def test_a_machine_health_check_replaces_an_instance(tmp_path: Path, caplo
         assert pool["spec"]["replicas"] == 2
 
 
-async def test_a_cluster_api_that_was_removed_is_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cluster_api_that_was_removed_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its phases stay on the objects. The operator writes in its place again."""
-    monkeypatch.setattr(cluster_api, "GONE_SECONDS", 5.0)
-    monkeypatch.setattr(cluster_api, "STEP_SECONDS", 0.5)
-    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}) as cluster:
+    waits = Waits(cluster_api_gone=5.0, cluster_api_check=0.5)
+    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}, waits=waits) as cluster:
         await cluster.until(whole(cluster, POOL, 1))
         assert cluster.remove_cluster_api is not None
         await cluster.remove_cluster_api()

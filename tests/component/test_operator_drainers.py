@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from component.whole_server import Operator, World, config, new_uuid, states
+from component.whole_server import SHORT_LEASE, Operator, World, config, new_uuid, states
 from nstance.model.ids import TenantId
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
@@ -64,7 +64,7 @@ async def test_deletions_wait_for_a_watcher_that_drains(tmp_path: Path) -> None:
 async def test_a_new_leader_waits_for_a_drainer_that_is_about_to_reconnect(tmp_path: Path) -> None:
     """It was there under the last leader and is not back yet; a tenant that only looked has none."""
     groups = {**GROUPS, "globex": {"web": {"template": "web", "size": 1}}}
-    async with World(tmp_path, config(groups=groups)) as world:
+    async with World(tmp_path, config(groups=groups, leader_election=SHORT_LEASE)) as world:
         first = await world.start("a")
         operator, reader = await world.operator("acme"), await world.operator("globex")
         one = await settled(world)

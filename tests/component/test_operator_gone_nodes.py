@@ -74,6 +74,33 @@ async def test_a_node_goes_whose_vm_ended_before_the_operator_saw_it(tmp_path: P
         await cluster.until(is_left)
 
 
+async def test_a_ready_node_stays_that_its_shard_does_not_know(tmp_path: Path, kubernetes: str) -> None:
+    """As after a backup of the shard's storage was restored: the VM runs, and its record is lost."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, drain_timeout="0") as cluster:
+        for name, status in (("ready", "True"), ("silent", "Unknown")):
+            condition = {"type": "Ready", "status": status, "reason": "Kubelet", "lastHeartbeatTime": None}
+            metadata = {
+                "name": f"{cluster.namespace}-{name}",
+                "labels": {"test": cluster.namespace, "nstance.dev/instance-id": name},
+                "annotations": {INSTANCE: "demo--default/zone-a/web-01hf7yj6caesvswbgbvdrt65z9"},
+            }
+            body = {"metadata": metadata, "status": {"conditions": [condition]}}
+            await cluster.kube.create(kinds.NODE, body)
+
+        async def is_left() -> bool:
+            return list(await cluster.nodes()) == ["ready"]
+
+        await cluster.until(is_left)
+        # The one that stays was looked at too: it is looked at again and goes when it falls silent.
+        silent = {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Kubelet"}]}}
+        await cluster.kube.patch(kinds.NODE, f"{cluster.namespace}-ready", silent, subresource="status")
+
+        async def is_gone() -> bool:
+            return not await cluster.nodes()
+
+        await cluster.until(is_gone)
+
+
 async def test_nodes_stay_where_the_option_says_so(tmp_path: Path, kubernetes: str) -> None:
     groups = {"zone-a": {"web": 1}}
     async with operating(tmp_path, kubernetes, groups, drain_timeout="0", start=False) as cluster:

@@ -10,6 +10,7 @@ from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.operator.controllers import machines, resources
 from nstance.operator.controllers.shard_groups import ABANDON_ANNOTATION
+from nstance.operator.options import Waits
 from nstance.providers.errors import PermanentError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.providers.port import Status
@@ -227,11 +228,10 @@ async def test_a_pod_elsewhere_is_served_too_and_cleared_up_after_a_restart(tmp_
         await cluster.until(lambda: alive(cluster, "zone-a") == 0)
 
 
-async def test_what_could_not_be_made_is_tried_anew(
-    tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED_SECONDS", 0.2)
-    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+async def test_what_could_not_be_made_is_tried_anew(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, ONE, start=False, drain_timeout="0") as cluster:
+        cluster.waits = Waits(failed_pod_retry=0.2)
+        await cluster.start()
         refused = Outcome(applied=False, error=PermanentError("no such image"))
         cluster.shards["zone-a"].behavior.then(Call.CREATE, refused)
         await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})

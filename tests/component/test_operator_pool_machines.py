@@ -8,6 +8,7 @@ import pytest
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
+from support import kube_verbs
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -105,6 +106,8 @@ async def test_cluster_autoscaler_scales_down_to_its_node(tmp_path: Path, kubern
             [found] = [each for each in machines.values() if normalized(each["spec"]["providerID"]) == id]
             assert found["metadata"]["name"] == victim
             before = running(cluster)
+            scale = await kube_verbs.read_scale(cluster.kube, kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
+            assert scale["spec"]["replicas"] == pool["spec"]["replicas"] == number
             await mark(cluster, victim)
             await cluster.scale("web", number - 1)
             await cluster.until(lambda: len(running(cluster)) == number - 1)  # noqa: B023
@@ -234,8 +237,12 @@ async def test_an_unhealthy_machine_is_replaced_and_the_pool_keeps_its_size(tmp_
             subresource="status",
         )
         await cluster.until(lambda: len(running(cluster)) == 2 and victim not in running(cluster))
-        now = await settled(cluster, 2)
-        assert victim not in now
+
+        async def is_replaced() -> bool:
+            return victim not in await members(cluster)
+
+        await cluster.until(is_replaced)
+        await settled(cluster, 2)
         pool = await cluster.kube.get(kinds.MACHINE_POOL, POOL, namespace=cluster.namespace)
         assert pool["spec"]["replicas"] == 2
 

@@ -48,7 +48,7 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         await operator.call("UpsertGroup", key="web", config=group)
         assert not (await operator.call("AcknowledgeDrained", instance_id=id)).accepted
         first.shard.event_log.record_for_all(ReasonCode.MASS_SILENCE, "nobody speaks")
-        tail = first.shard.commits._writer.tail
+        tail = first.shard.commits.writer.tail
         await eventually(lambda: follower.tail > tail)
         await first.crash()
         await eventually(lambda: second.lead is not None)
@@ -66,14 +66,14 @@ async def test_many_events_cost_few_writes(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
-        before = server.shard.commits._writer.tail
+        before = server.shard.commits.writer.tail
         for number in range(3 * event_log.MAX_WAITING):
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
-        await eventually(lambda: server.shard.commits._writer.tail > before)
+        await eventually(lambda: server.shard.commits.writer.tail > before)
         server.shard.event_log.record(WEB, ReasonCode.SECURITY, "the end")  # written behind whatever else would be
         messages = [e.message for e in (await operator.call("ListEvents", limit=event_log.MAX_WAITING)).events]
         assert messages == [*(f"knock {number}" for number in range(1, event_log.MAX_WAITING)), "the end"]
-        assert server.shard.commits._writer.tail == before + 2
+        assert server.shard.commits.writer.tail == before + 2
 
 
 async def test_events_while_storage_fails_are_bounded_and_kept(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_events_while_storage_fails_are_bounded_and_kept(tmp_path: Path) -
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
-        writer = server.shard.commits._writer
+        writer = server.shard.commits.writer
         world.fate = lambda verb, key: Fate(error=UnavailableError("out")) if "/journal/" in key else Fate()
         for number in range(8):
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")

@@ -78,9 +78,9 @@ class Member:
             cluster=CLUSTER,
             shard=SHARD,
         )
-        await server.start("127.0.0.1", 0)
+        await server.listener.start("127.0.0.1", 0)
         self.server = server
-        self.pipe = await stack.enter_async_context(Pipe(server.port))
+        self.pipe = await stack.enter_async_context(Pipe(server.listener.port))
         self.elector = Elector(
             ElectionContext(
                 store=self.shard.store.view(self._fate),
@@ -105,7 +105,7 @@ class Member:
         finally:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
-            await server.close()
+            await server.listener.close()
 
     async def _floor(self) -> int:
         return 0
@@ -125,7 +125,7 @@ async def leader_and_member() -> AsyncIterator[tuple[Shard, Member, Member]]:
 async def leadership(member: Member) -> int:
     context = member.shard.world.client_context()
     context.set_alpn_protocols(["http/1.1"])
-    url = f"https://127.0.0.1:{member.server.port}{peer_http.LEADERSHIP}"
+    url = f"https://127.0.0.1:{member.server.listener.port}{peer_http.LEADERSHIP}"
     async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as response:
         return response.status
 

@@ -94,7 +94,7 @@ async def test_closing_either_end_ends_both() -> None:
 @on_both_loops
 async def test_closing_ends_a_link_whose_other_side_is_silent_for_good() -> None:
     world = World()
-    async with listening(world) as side, Pipe(side.server.port) as pipe:
+    async with listening(world) as side, Pipe(side.server.listener.port) as pipe:
         here = await dialer(world, world.server(id="server-2")).dial(
             (f"127.0.0.1:{pipe.port}",), fingerprint(side.paper)
         )
@@ -105,7 +105,7 @@ async def test_closing_ends_a_link_whose_other_side_is_silent_for_good() -> None
         there.close()
         side.released.set()
         await closed(there)
-        await eventually(lambda: not side.server._listener._per_address, "the connection's end")
+        await eventually(lambda: not side.server.listener._per_address, "the connection's end")
         here.close()
 
 
@@ -117,7 +117,7 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
     ):
         monkeypatch.setattr(module, name, 1000.0)
     world = World()
-    async with listening(world) as side, Pipe(side.server.port) as pipe:
+    async with listening(world) as side, Pipe(side.server.listener.port) as pipe:
         here = await dialer(world, world.server(id="server-2")).dial(
             (f"127.0.0.1:{pipe.port}",), fingerprint(side.paper)
         )
@@ -134,12 +134,14 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
 async def test_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     world = World()
     side = Side(world, world.server())
-    side.server._listener._request_seconds = 1.0
-    await side.server.start("127.0.0.1", 0)
+    side.server.listener._request_seconds = 1.0
+    await side.server.listener.start("127.0.0.1", 0)
     here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
     await eventually(lambda: side.links)
     context = world.client_context()
-    reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port, ssl=context, server_hostname="")
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", side.server.listener.port, ssl=context, server_hostname=""
+    )
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(SECONDS):
             await reader.read()  # until it is cut off; the link is older
@@ -147,18 +149,18 @@ async def test_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     side.links[0].send(BEAT)
     assert await received(here) == BEAT
     here.close()
-    await side.server.close()
+    await side.server.listener.close()
 
 
 async def test_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "HANDSHAKE_SECONDS", 0.2)
     async with listening(World()) as side:
-        reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", side.server.listener.port)
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-        await eventually(lambda: not side.server._listener._per_address, "the connection's end")
+        await eventually(lambda: not side.server.listener._per_address, "the connection's end")
 
 
 async def test_silence_ends_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +214,7 @@ async def test_small_messages_leave_at_once() -> None:
     async with linked(World()) as (_, there, here):
         for link in (there, here):
             assert isinstance(link, peer_http._Link)
-            raw = link._transport.get_extra_info("socket")
+            raw = link.transport.get_extra_info("socket")
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
@@ -443,7 +445,9 @@ async def test_the_leader_is_named_although_many_idle_clients_connect(
     anonymous.set_alpn_protocols(["http/1.1"])
     async with linked(world) as (side, there, here), aiohttp.ClientSession() as session:
         side.lease = LEASE
-        idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", side.server.port) for _ in range(100)))
+        idle = await asyncio.gather(
+            *(asyncio.open_connection("127.0.0.1", side.server.listener.port) for _ in range(100))
+        )
         for _ in range(3):
             async with session.get(f"https://{side.address}{peer_http.LEADERSHIP}", ssl=anonymous) as response:
                 assert response.status == 200

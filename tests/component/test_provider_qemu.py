@@ -27,6 +27,7 @@ from support.hand_clock import HandClock
 
 HERE = scope()
 SCHEDULES = int(os.environ.get("NSTANCE_QEMU_SCHEDULES", "4"))
+FIRST_SEED = int(os.environ.get("NSTANCE_FIRST_SEED", "0"))
 
 
 @pytest.fixture
@@ -131,9 +132,19 @@ async def test_a_full_host_is_no_capacity_until_a_vm_is_gone() -> None:
             errors.NoCapacityError, match="expected 16 MiB of free memory for a VM, found 8 MiB"
         ) as caught:
             await door.create(request())
-        assert caught.value.scope is errors.CapacityScope.ZONE
+        assert caught.value.scope is errors.CapacityScope.HOST
         await door.delete(first.id, None)
         await door.create(request())
+
+
+async def test_creates_at_the_same_time_do_not_share_the_last_memory() -> None:
+    """Also those of several servers."""
+    async with worlds.qemu_world(memory_mib=72) as world:
+        doors = [world.door(HERE), world.door(scope(shard="b"))]
+        creates = [doors[number % 2].create(request()) for number in range(8)]
+        answers = await asyncio.gather(*creates, return_exceptions=True)
+        assert sum(isinstance(each, errors.NoCapacityError) for each in answers) == 4, answers
+        assert sum([len(await door.list()) for door in doors]) == 4
 
 
 async def test_a_guest_gets_its_time_to_shut_down() -> None:
@@ -320,7 +331,7 @@ async def test_the_check_before_a_start_finds_everything_with_its_path(tmp_path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(SCHEDULES))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SCHEDULES))
 async def test_random_schedules_of_crashes_leak_and_double_nothing(world: QemuWorld, seed: int) -> None:
     """A server dies at a random moment of its calls, again and again; the journal is what the next one repeats."""
     chance = random.Random(seed)

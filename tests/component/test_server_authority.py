@@ -45,7 +45,7 @@ async def health(running: Running) -> int:
 
 
 async def rotate_ca(world: World) -> None:
-    vault = authorities.vault(world.store, keyring=None, insecure_dev=True, cluster=CLUSTER, rng=world.rng)
+    vault = authorities.open_vault(world.store, keyring=None, insecure_dev=True, cluster=CLUSTER, rng=world.rng)
     await rotation.rotate_ca(vault, PLACES, clock=world.clock)
 
 

@@ -245,7 +245,8 @@ async def test_a_revision_is_stored_even_if_the_next_one_comes_before_that(
         world.store.tamper("data/token", b"s3cret")
         first = await world.start("a")
         await outcome(world, Outcome.COMPLETE, revisions=1)
-        await eventually(lambda: not first.lead_now.revisions.unstored)
+        lead = first.lead_now
+        await eventually(lambda: all(map(lead.revisions.is_stored, lead.configuration.groups)))
 
         def refuse(verb: Verb, key: str) -> Fate:
             away = verb == "create" and "/revision/" in key
@@ -283,7 +284,9 @@ async def test_a_dead_old_instance_is_made_again_as_it_was_while_the_rollout_is_
         assert {agent._request.args["image"] for agent in of_type(world, "small")} == {"small"}
         messages = [e.message for e in (await operator.call("ListEvents", group="web", limit=100)).events]
         state = "paused" if files == MOTD else "halted"
-        assert any(f"replaces {dead} (gone); made from revision" in m and m.endswith(f"is {state}") for m in messages)
+        assert any(
+            f"replacement for {dead} (gone); made from revision" in m and m.endswith(f"is {state}") for m in messages
+        )
 
 
 async def test_a_new_leader_makes_a_dead_old_instance_again_as_it_was(tmp_path: Path) -> None:

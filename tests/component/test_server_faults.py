@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.whole_server import SECONDS, LightAgent, World, config, states
+from component.whole_server import SECONDS, SHORT_LEASE, LightAgent, World, config, states
 from nstance.config.addresses import Service
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
@@ -20,8 +20,6 @@ from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 ONE = {"acme": {"web": {"template": "web", "size": 1}}}
-# A server that is alone and crashed has to wait for its own lease.
-SHORT_LEASE = {"alone": {"lease": "2s", "renewal": "500ms"}}
 
 
 async def running(world: World, size: int = 2) -> list[LightAgent]:

@@ -25,17 +25,17 @@ class Well:
 @asynccontextmanager
 async def probing(well: Well | None = None, metrics: Metrics | None = None, **more: float) -> AsyncIterator[Probes]:
     probes = Probes(health_problem=well or Well(), metrics=metrics or Metrics(), **more)
-    await probes.start("127.0.0.1", 0)
+    await probes.listener.start("127.0.0.1", 0)
     try:
         yield probes
     finally:
-        await probes.close()
+        await probes.listener.close()
 
 
 async def ask(probes: Probes, path: str, method: str = "GET") -> tuple[int, str, str]:
     async with (
         aiohttp.ClientSession() as session,
-        session.request(method, f"http://127.0.0.1:{probes.port}{path}") as response,
+        session.request(method, f"http://127.0.0.1:{probes.listener.port}{path}") as response,
     ):
         return response.status, await response.text(), response.headers["Content-Type"]
 
@@ -78,7 +78,7 @@ async def test_metrics_are_what_prometheus_reads() -> None:
 )
 async def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
     async with probing() as probes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", probes.listener.port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         async with asyncio.timeout(SECONDS):
             answer = await reader.read()
@@ -111,13 +111,13 @@ SLOW = {
 @on_both_loops
 async def test_a_slow_client_is_cut_off(sent: bytes) -> None:
     async with probing(request_seconds=0.3) as probes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", probes.listener.port)
         writer.write(sent)
         with suppress(ConnectionError):
             async with asyncio.timeout(SECONDS):
                 await reader.read()
         writer.close()
-        await eventually(lambda: not probes._listener._per_address, "the connection's end")
+        await eventually(lambda: not probes.listener._per_address, "the connection's end")
 
 
 async def test_a_client_that_never_reads_is_cut_off() -> None:
@@ -126,10 +126,10 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
             return b"x" * (64 << 20)
 
     async with probing(metrics=Huge(), request_seconds=1.0) as probes:
-        _, writer = await asyncio.open_connection("127.0.0.1", probes.port, limit=1024)
+        _, writer = await asyncio.open_connection("127.0.0.1", probes.listener.port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await eventually(lambda: probes._listener._per_address.total() == 1)
-        await eventually(lambda: not probes._listener._per_address, "the connection's end")
+        await eventually(lambda: probes.listener._per_address.total() == 1)
+        await eventually(lambda: not probes.listener._per_address, "the connection's end")
         writer.transport.abort()
 
 
@@ -138,8 +138,8 @@ async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch
     """Idle connections took all places, and health and leadership were answered to nobody."""
     monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
     async with probing() as probes:
-        first, second = [await asyncio.open_connection("127.0.0.1", probes.port) for _ in range(2)]
-        await eventually(lambda: probes._listener._per_address.total() == 2)
+        first, second = [await asyncio.open_connection("127.0.0.1", probes.listener.port) for _ in range(2)]
+        await eventually(lambda: probes.listener._per_address.total() == 2)
         assert (await ask(probes, "/health"))[0] == 200
         async with asyncio.timeout(SECONDS):
             with suppress(ConnectionError):
@@ -149,16 +149,16 @@ async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch
             assert (await second[0].read()).startswith(b"HTTP/1.1 200")
         for _, writer in (first, second):
             writer.transport.abort()
-        await eventually(lambda: not probes._listener._per_address and not probes._listener._waiting)
+        await eventually(lambda: not probes.listener._per_address and not probes.listener._waiting)
 
 
 async def test_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 20)
     async with probing() as probes:
-        idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.port) for _ in range(200)))
+        idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.listener.port) for _ in range(200)))
         for _ in range(5):
             assert (await ask(probes, "/health"))[0] == 200
-        assert probes._listener._per_address.total() <= 21
+        assert probes.listener._per_address.total() <= 21
         for _, writer in idle:
             writer.transport.abort()
 
@@ -166,19 +166,19 @@ async def test_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyP
 @on_both_loops
 async def test_closing_ends_open_connections_and_frees_the_port() -> None:
     async with probing() as probes:
-        port = probes.port
+        port = probes.listener.port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await eventually(lambda: probes._listener._per_address.total() == 1)
+        await eventually(lambda: probes.listener._per_address.total() == 1)
     async with asyncio.timeout(SECONDS):
         with suppress(ConnectionError):
             assert await reader.read() == b""
     writer.close()
     again = Probes(health_problem=Well(), metrics=Metrics())
-    await again.start("127.0.0.1", port)
-    await again.close()
+    await again.listener.start("127.0.0.1", port)
+    await again.listener.close()
 
 
 async def test_a_taken_port_is_an_error() -> None:
     async with probing() as probes:
         with pytest.raises(OSError, match=r"(?i)address"):
-            await Probes(health_problem=Well(), metrics=Metrics()).start("127.0.0.1", probes.port)
+            await Probes(health_problem=Well(), metrics=Metrics()).listener.start("127.0.0.1", probes.listener.port)

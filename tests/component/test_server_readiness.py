@@ -7,7 +7,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import Json, LightAgent, Operator, World, config, ready, states
+from component.whole_server import SHORT_LEASE, Json, LightAgent, Operator, World, config, ready, states
 from nstance.model.ids import InstanceId
 from nstance.server.api import agent_service as agent_api
 from nstance.tasks.backoff import Backoff
@@ -132,7 +132,9 @@ async def test_files_whose_command_fails_do_not_count(tmp_path: Path) -> None:
 
 
 async def test_a_lost_agent_is_not_ready_and_a_new_leader_believes_the_journal(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(1, up=UP)) as world:
+    short = configuration(1, up=UP)
+    short["shard"]["leader_election"] = SHORT_LEASE
+    async with World(tmp_path, short) as world:
         first = await world.start("a")
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 1)

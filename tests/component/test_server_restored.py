@@ -3,13 +3,18 @@
 from pathlib import Path
 
 from component.admin_shell import shell
-from component.whole_server import SHARD, World, config, states
+from component.whole_server import SHARD, SHORT_LEASE, Json, World, config, states
 from nstance.providers.port import Status
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
 
 PREFIX = f"shard/{SHARD}/"
 GROUPS = f"{PREFIX}groups.jsonc"
+# The lease is restored with all else: nobody has given it back.
+QUICK: Json = {
+    "garbage_collection": {"interval": "1s", "registration_timeout": "1m"},
+    "leader_election": SHORT_LEASE,
+}
 
 
 def kept(world: World) -> dict[str, bytes]:
@@ -34,7 +39,7 @@ def all_running(world: World, count: int) -> bool:
 
 async def test_vms_that_are_newer_than_the_backup_are_held_and_adopted(tmp_path: Path) -> None:
     """The size goes from 3 to 7 after the backup; the backup is restored while no server runs."""
-    async with World(tmp_path, config(garbage_collection={"interval": "1s", "registration_timeout": "1m"})) as world:
+    async with World(tmp_path, config(**QUICK)) as world:
         server = await world.start()
         operator = await world.operator()
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=3))
@@ -105,7 +110,7 @@ async def test_a_person_adopts_a_vm_whose_agent_is_silent(tmp_path: Path) -> Non
 
 
 async def test_an_agent_whose_registration_the_backup_does_not_know_is_recognized(tmp_path: Path) -> None:
-    async with World(tmp_path, config(garbage_collection={"interval": "1s", "registration_timeout": "1m"})) as world:
+    async with World(tmp_path, config(**QUICK)) as world:
         server = await world.start()
         world.agents_are_shut_out = True
         world.agents_may_register.clear()

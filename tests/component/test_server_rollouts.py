@@ -244,7 +244,8 @@ async def test_only_the_revisions_that_are_remembered_stay_in_the_bucket(tmp_pat
         await world.start()
         for number in range(14):
             await change(world, configuration(size=0, type=f"type-{number}"))
-            await eventually(lambda: not world.leader.lead_now.revisions.unstored)
+            lead = world.leader.lead_now
+            await eventually(lambda lead=lead: all(map(lead.revisions.is_stored, lead.configuration.groups)))  # type: ignore[misc]
             await eventually(lambda number=number: current(world).infra_hash and number >= 0)  # type: ignore[misc]
         keys = [key for key in world.store.contents() if "/revision/" in key]
         assert len(keys) <= 11

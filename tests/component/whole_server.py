@@ -57,6 +57,8 @@ CLUSTER = ClusterId("demo")
 SHARD = ShardId("zone-a")
 SECONDS = 60.0  # for what must happen; nothing waits that long unless it fails
 PORT_STEP = 10
+# For `config(leader_election=…)` of a test whose only server crashes: the next one waits for its lease.
+SHORT_LEASE = {"alone": {"lease": "3s", "renewal": "500ms"}}
 
 T = TypeVar("T")
 Json = dict[str, Any]

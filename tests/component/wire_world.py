@@ -49,7 +49,7 @@ class World:
 
     def server(self, shard: str = SHARD, id: str = "server-1") -> Paper:
         identity = names.Server(names.ClusterId(self.cluster), names.ShardId(shard), names.ServerId(id))
-        return self._issue(self.ca.issue_server, identity, dns=(), ip=())
+        return self._issue(self.ca.issue_server, identity)
 
     def agent(self, id: str = AGENT_ID, tenant: str = "default") -> Paper:
         identity = names.Agent(names.ClusterId(self.cluster), names.TenantId(tenant), names.InstanceId(id))

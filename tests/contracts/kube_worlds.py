@@ -16,7 +16,7 @@ from bench.wires import Wire
 from nstance.clock import SystemClock, SystemRng
 from nstance.dev.k8s import main as dev_k8s
 from nstance.kube import errors, kinds, kubeconfig, memory
-from nstance.kube.http import HttpKube
+from nstance.kube.http import HttpKube, HttpLimits
 from nstance.kube.kubeconfig import Access
 from nstance.kube.port import Change, Kube, Object
 from support.eventually import eventually
@@ -167,7 +167,7 @@ async def _through_a_wire(access: Access) -> AsyncIterator[tuple[HttpKube, Wire]
             server=f"{parts.scheme}://{wire.address}{parts.path}",
             tls_server_name=access.tls_server_name or (host if parts.scheme == "https" else ""),
         )
-        kube = HttpKube(near, SystemClock(), page=PAGE)
+        kube = HttpKube(near, SystemClock(), limits=HttpLimits(page=PAGE))
         try:
             yield kube, wire
         finally:

@@ -78,7 +78,7 @@ class MemoryWorld:
         await self.clock.advance(1.0)
 
     def count(self, id: InstanceId) -> int:
-        return sum(vm.id == id for vm in self.cloud.vms())
+        return sum(vm.id == id and vm.status is not port.Status.DELETED for vm in self.cloud.vms())
 
     def end_by_hand(self, id: InstanceId) -> None:
         self.cloud.stop(id)
@@ -132,6 +132,12 @@ class LocalWorld:
                 return
             time.sleep(0.01)
         raise AssertionError("it does not die")
+
+    def write_console(self, id: InstanceId, text: str) -> None:
+        """Its process has printed that by itself."""
+
+    def balancer(self) -> port.LoadBalancer:
+        raise NotImplementedError("this machine has no load balancers")
 
     def spoil(self, id: InstanceId) -> None:
         (self.root / id / "instance.json").write_bytes(b'{"id": "knc-')
@@ -192,6 +198,9 @@ class ProxmoxWorld:
 
     def write_console(self, id: InstanceId, text: str) -> None:
         raise NotImplementedError("its API has no console log")
+
+    def balancer(self) -> port.LoadBalancer:
+        raise NotImplementedError("Proxmox has no load balancers")
 
     def count(self, id: InstanceId) -> int:
         return sum(vm.get("name") == id for vm in self.stand_in.vms())

@@ -8,7 +8,7 @@ import pytest
 from nstance import clock
 from nstance.objects import errors, gcs, probe
 from nstance.objects.port import Key, ObjectStore, Version, write_gap
-from nstance.objects.prefixed import PrefixedStore
+from nstance.objects.wrapped import PrefixedStore
 from support import gcs_server
 from support.gcp.stand_in import INTERNAL_AFTER, LOST_REPLY, LOST_REQUEST, OUTAGE, THROTTLED, TOO_MANY, Fault, StandIn
 from support.gcp.storage import Buckets

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from nstance import clock
-from nstance.objects import errors, file, gcs, memory, observed, prefixed, probe
+from nstance.objects import errors, file, gcs, memory, probe, wrapped
 from nstance.objects.port import MAX_READ, Key, ObjectStore, Version
 from support import gcs_server, real_stores, s3_server
 
@@ -39,7 +39,7 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Asyn
                 case "file":
                     store = file.FileStore(tmp_path)
                 case "prefixed":
-                    store = prefixed.PrefixedStore(one.view(None), "clusters/a")
+                    store = wrapped.PrefixedStore(one.view(None), "clusters/a")
                 case "s3":
                     store = s3_server.client(endpoint)
                 case "gcs":
@@ -282,7 +282,7 @@ async def test_the_probe_accepts_it_and_leaves_nothing(store: ObjectStore) -> No
 
 async def test_a_wrapper_counts_calls_by_their_outcome(store: ObjectStore) -> None:
     counted: list[tuple[str, str]] = []
-    watched = observed.ObservedStore(store, lambda op, code: counted.append((op, code)))
+    watched = wrapped.ObservedStore(store, lambda op, code: counted.append((op, code)))
     version = await watched.create(K, b"one")
     await watched.replace(K, b"two", seen=version)
     with pytest.raises(errors.ConflictError):

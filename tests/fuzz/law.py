@@ -87,11 +87,11 @@ def load_target(name: str) -> Target:
     return TARGETS[name]
 
 
-def judge(target: Target, data: bytes) -> None:
+def judge(target: Target, data: bytes, *, seconds: float = SECONDS, megabytes: float = MEGABYTES) -> None:
     """Raises Broken."""
-    before = _peak()
+    before = peak()
     try:
-        with _limited(SECONDS):
+        with _limited(seconds):
             target.run(data)
     except target.declared as refused:
         # A refusal is read by people: it has a text, and does not repeat a megabyte of input.
@@ -103,8 +103,8 @@ def judge(target: Target, data: bytes) -> None:
         raise
     except Exception as problem:
         raise Broken(f"{target.name}: {type(problem).__name__} was never declared: {problem!r:.300}") from problem
-    grown = _peak() - before
-    if grown > MEGABYTES:
+    grown = peak() - before
+    if grown > megabytes:
         raise Broken(f"{target.name}: {len(data)} bytes of input made the process grow by {grown:.0f} MB")
 
 
@@ -122,5 +122,5 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, old)
 
 
-def _peak() -> float:
+def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0

@@ -42,6 +42,7 @@ class Setup:
     slowness: bool = False  # storage becomes slow and fast again
     cold: bool = False  # standbys do not read along
     timings: Timings = field(default_factory=Timings)
+    limits: journal.Limits = journal.LIMITS
 
 
 class World:
@@ -120,6 +121,7 @@ class World:
             snapshot_prefix="snapshot/",
             clock=machine,
             timeout=lambda: max(2.0, store.latency().timeout),
+            limits=self.setup.limits,
         )
         me = Holder(
             server=machine.name,

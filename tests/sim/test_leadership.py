@@ -2,7 +2,7 @@
 
 import pytest
 
-from nstance.objects import compaction, journal_writer
+from nstance.objects import journal
 from sim.leadership_world import Setup, World, run
 
 SEEDS = range(12)
@@ -56,13 +56,12 @@ def test_every_kind_of_fault_happens() -> None:
     assert any(each.startswith("crash ") for each in world.counts)
 
 
-def test_compaction_under_faults_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_under_faults_loses_nothing() -> None:
     """Snapshots every few slots, and slots removed as soon as the rules allow: nothing that was acknowledged is lost."""
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 5)
-    monkeypatch.setattr(compaction, "KEEP_SECONDS", 20.0)
+    setup = Setup(servers=3, limits=journal.Limits(snapshot_slots=5, keep_seconds=20.0))
     removed = 0
     for seed in range(8):
-        world = run(4000 + seed, Setup(servers=3))
+        world = run(4000 + seed, setup)
         assert_no_violations(world, seed)
         numbers = [int(k[8:-5]) for k in world.storage.contents() if k.startswith("journal/")]
         removed += min(numbers) > 1

@@ -13,8 +13,8 @@ from nstance.points import Point
 from nstance.sim.search import exhaustive
 from nstance.sim.search.schedule import play
 
-SEEDS = 200
-CHUNKS = 8
+SEEDS = 100
+CHUNKS = 4
 
 # Each of these once violated an invariant. A seed plays out differently after every change of the code, so what it showed is
 # also a schedule of its own in `test_sim_findings`.

@@ -101,6 +101,8 @@ class Permissions:
         for kind, ids in (("subnet", subnets), ("security-group", groups or ["default"])):
             for id in ids:
                 yield Need("ec2:RunInstances", self._ec2(kind, id))
+        if params.get("InstanceMarketOptions.MarketType") == "spot":
+            yield Need("ec2:RunInstances", self._ec2("spot-instances-request", "*"))
         for name in _values(params, "KeyName"):
             yield Need("ec2:RunInstances", self._ec2("key-pair", name))
 

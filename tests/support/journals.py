@@ -13,6 +13,10 @@ def slot_key(shard: ShardId, number: int) -> Key:
     return Key(f"{storage_keys.journal_prefix(shard)}{number:020}.json")
 
 
+def snapshot_key(shard: ShardId, number: int) -> Key:
+    return Key(f"{storage_keys.snapshot_prefix(shard)}{number:020}.json")
+
+
 def slot_body(
     *, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]], previous: str = ""
 ) -> bytes:

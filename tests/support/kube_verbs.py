@@ -28,6 +28,13 @@ async def patch(
     return await kube._call(http._Request("PATCH", path, kind, typed, how.value, query))
 
 
+async def read_scale(kube: Any, kind: Kind, name: str, *, namespace: str) -> Object:
+    if isinstance(kube, MemoryKube):
+        target = kube._target(kind, name, namespace, "scale")
+        return await kube._call(Verb.GET, kind, name, lambda: kube.api.get(target))
+    return await kube._call(http._Request("GET", http._path(kind, namespace, name, "scale"), kind))
+
+
 async def replace_status(kube: Any, kind: Kind, body: Object) -> Object:
     name, namespace, typed = body["metadata"]["name"], body["metadata"].get("namespace", ""), _with_type(kind, body)
     if isinstance(kube, MemoryKube):

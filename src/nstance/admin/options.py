@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,18 +149,8 @@ _TARGET = (
     global_flags,
 )
 _TARGET_NAMES = (
-    "cluster_id",
-    "storage_provider",
-    "storage_bucket",
-    "storage_prefix",
-    "prefix",
-    "secrets_provider",
-    "secrets_prefix",
-    "secrets_project",
-    "key_provider",
-    "key_source",
-    "old_key",
-    "insecure_dev",
+    *("cluster_id", "storage_provider", "storage_bucket", "storage_prefix", "prefix", "insecure_dev"),
+    *("secrets_provider", "secrets_prefix", "secrets_project", "key_provider", "key_source", "old_key"),
 )
 
 
@@ -178,33 +168,31 @@ def optional_target_flags(command: Function) -> Function:
 def _collect_target(command: Function) -> Function:
     @functools.wraps(command)
     def collect(**flags: Any) -> None:
-        if not flags["storage_bucket"]:
-            for unused in _TARGET_NAMES:
-                flags.pop(unused)
-            command(target=None, **flags)
-            return
-        cluster, secrets, prefix = (flags.pop(key) for key in ("cluster_id", "secrets_provider", "secrets_prefix"))
-        project = flags.pop("secrets_project") or ""
-        if project and secrets != GOOGLE and not flags["key_provider"].startswith("google-"):
-            raise click.UsageError(f"--secrets-project goes with {GOOGLE}, and only with it")
-        if secrets == "file" and not prefix:
-            raise click.UsageError("--secrets-provider file needs a directory as --secrets-prefix")
-        target = Target(
-            cluster=ClusterId(cluster) if cluster else None,
-            provider=flags.pop("storage_provider"),
-            bucket=flags.pop("storage_bucket"),
-            prefix=flags.pop("prefix"),
-            cluster_prefix=flags.pop("storage_prefix"),
-            secrets=secrets,
-            secrets_prefix=prefix,
-            key=KeyLocation(provider=flags.pop("key_provider"), source=flags.pop("key_source")),
-            old_keys=flags.pop("old_key"),
-            insecure_dev=flags.pop("insecure_dev"),
-            secrets_project=project,
-        )
-        command(target=target, **flags)
+        given = {name: flags.pop(name) for name in _TARGET_NAMES}
+        command(target=_target(given) if given["storage_bucket"] else None, **flags)
 
     return collect
+
+
+def _target(given: Mapping[str, Any]) -> Target:
+    secrets, project = given["secrets_provider"], given["secrets_project"] or ""
+    if project and secrets != GOOGLE and not given["key_provider"].startswith("google-"):
+        raise click.UsageError(f"--secrets-project goes with {GOOGLE}, and only with it")
+    if secrets == "file" and not given["secrets_prefix"]:
+        raise click.UsageError("--secrets-provider file needs a directory as --secrets-prefix")
+    return Target(
+        cluster=ClusterId(given["cluster_id"]) if given["cluster_id"] else None,
+        provider=given["storage_provider"],
+        bucket=given["storage_bucket"],
+        prefix=given["prefix"],
+        cluster_prefix=given["storage_prefix"],
+        secrets=secrets,
+        secrets_prefix=given["secrets_prefix"],
+        key=KeyLocation(provider=given["key_provider"], source=given["key_source"]),
+        old_keys=given["old_key"],
+        insecure_dev=given["insecure_dev"],
+        secrets_project=project,
+    )
 
 
 def dry_run_flag(command: Function) -> Function:

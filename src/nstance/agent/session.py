@@ -119,7 +119,7 @@ class Session:
             try:
                 task.result()
             except _ConnectionLostError as lost:
-                problem = f"{address}: {lost}"
+                problem = str(lost) if str(lost).startswith(f"{address}: ") else f"{address}: {lost}"
         return problem
 
     async def _keep_open(
@@ -222,4 +222,6 @@ class Session:
         """A warning for each new reason, debug for its repetitions."""
         level = logging.DEBUG if problem == self._last_problem else logging.WARNING
         self._last_problem = problem
-        log.log(level, "no connection", extra={"reason": problem, "retry_seconds": round(wait, 1)})
+        log.log(
+            level, "not connected to the server, retrying", extra={"reason": problem, "retry_seconds": round(wait, 1)}
+        )

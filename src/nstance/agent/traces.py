@@ -45,7 +45,7 @@ class AgentTraces:
     def registered(self, traceparent: str, started: float) -> None:
         """`traceparent`: what the server says the registration is a part of; empty if it exports no traces."""
         parent = trace_ids.parse(traceparent)
-        log.info("registered", extra={"trace_id": parent.trace_id if parent is not None else ""})
+        log.info("agent registered", extra={"trace_id": parent.trace_id} if parent is not None else {})
         if self._tracer is not None and parent is not None:
             plan = SpanPlan(
                 name="register",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from nstance.clock import Rng
 from nstance.config import storage_keys
-from nstance.model.ids import InstanceId, ShardId, TenantId
+from nstance.model.ids import ShardId
+from nstance.model.instance import Instance
 from nstance.objects import errors as storage
 from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore
@@ -29,8 +30,7 @@ async def write(
     batch: Sequence[Logged],
     *,
     shard: ShardId,
-    tenant: TenantId,
-    instance: InstanceId,
+    instance: Instance,
     now: float,
     rng: Rng,
 ) -> Key:
@@ -39,8 +39,8 @@ async def write(
         "v": VERSION,
         "op": f"{rng.bits(128):032x}",  # makes each entry unique, so that a lost answer can be recognized
         "shard": shard,
-        "tenant": tenant,
-        "instance": instance,
+        "tenant": instance.tenant,
+        "instance": instance.id,
         "at": now,
         "certificates": [
             {
@@ -56,9 +56,9 @@ async def write(
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     for step in range(_ATTEMPTS):  # two batches within one microsecond: the later one takes the next
         at = moment + datetime.timedelta(microseconds=step)
-        key = storage_keys.certlog(shard, tenant=tenant, at=at, instance=instance)
+        key = storage_keys.certlog(shard, tenant=instance.tenant, at=at, instance=instance.id)
         if (await settle.create_or_adopt(store, key, body)).body == body:
             return key
     raise storage.UnavailableError(
-        f"failed to log certificates of {instance}: {_ATTEMPTS} entries in as many microseconds; try again"
+        f"failed to log certificates of {instance.id}: {_ATTEMPTS} entries in as many microseconds; try again"
     )

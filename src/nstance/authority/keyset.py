@@ -55,7 +55,11 @@ class Authority:
     cluster: ClusterId
     cas: Sequence[DatedCa]
     nonce_keys: Sequence[DatedKey]
-    publics: Mapping[str, bytes]  # of the nonce keys, by key ID
+
+    @property
+    def publics(self) -> Mapping[str, bytes]:
+        """The nonce keys that sign tokens, by key ID."""
+        return {dated.kid: dated.public for dated in self.nonce_keys}
 
     @property
     def bundle(self) -> str:
@@ -80,11 +84,6 @@ class Authority:
 
     def verify_operator_nonce(self, token: str, *, now: float) -> nonce.OperatorClaims:
         return nonce.verify_operator(token, keys=self.publics, now=now, cluster=self.cluster)
-
-
-def authority(cluster: ClusterId, cas: Sequence[DatedCa], nonce_keys: Sequence[DatedKey]) -> Authority:
-    publics = {dated.kid: dated.public for dated in nonce_keys}
-    return Authority(cluster=cluster, cas=tuple(cas), nonce_keys=tuple(nonce_keys), publics=publics)
 
 
 def _signing(newest_first: Sequence[D], issued: float) -> D:

@@ -47,9 +47,10 @@ class Places:
         return storage_keys.secret_prefix(prefix=self.prefix, secrets=self.secrets)
 
 
-def vault(
-    store: ObjectStore, *, keyring: sealing.Keyring | None, insecure_dev: bool, cluster: ClusterId, rng: Rng
+def open_vault(
+    store: ObjectStore, *, keyring: sealing.Keyring | None, cluster: ClusterId, rng: Rng, insecure_dev: bool = False
 ) -> Vault:
+    """Raises UnreadableError."""
     try:
         sealer = kinds.sealer(keyring, insecure_dev=insecure_dev)
     except secrets.BadKeyError as error:
@@ -58,26 +59,22 @@ def vault(
 
 
 async def open_authority(
-    store: ObjectStore,
+    vault: Vault,
     places: Places,
     *,
-    keyring: sealing.Keyring | None,
-    cluster: ClusterId,
     clock: Clock,
-    rng: Rng,
     create: bool,
-    insecure_dev: bool = False,
     subject: fields.Subject | None = None,
     life: float = ca.CA_LIFE,
 ) -> keyset.Authority:
     """`create`: create what is missing, as servers do; tools only read. Raises AuthorityError, which is final, and storage
     errors, after which it may be called again."""
-    safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=rng)
+    store, cluster = vault.store, vault.cluster
     # All at once, because on slow storage each wait counts; errors are raised in this order.
     found = await asyncio.gather(
         settle.read(store, places.ca_certificate),
-        safe.read(places.sealed_ca),
-        safe.read(places.nonce_key),
+        vault.read(places.sealed_ca),
+        vault.read(places.nonce_key),
         return_exceptions=True,
     )
     certificate = _result(found[0])
@@ -86,7 +83,7 @@ async def open_authority(
     held, nonce_held = _result(found[1]), _result(found[2])
     if held is None and certificate is not None:
         # The certificate is created after the sealed CA, and proves it; but it may have been read after that one.
-        held = await safe.read(places.sealed_ca)
+        held = await vault.read(places.sealed_ca)
     if held is None:
         if certificate is not None:
             raise errors.UnreadableError(
@@ -95,17 +92,17 @@ async def open_authority(
             )
         if not create:
             raise errors.NotFoundError(f"there is no CA at {places.sealed_ca} yet; start a server of the cluster first")
-        made = ca.new_ca(cluster, now=clock.wall(), rng=rng, subject=subject, life=life)
+        made = ca.new_ca(cluster, now=clock.wall(), rng=vault.rng, subject=subject, life=life)
         created, nonce_key = await asyncio.gather(
-            safe.create(places.sealed_ca, keyset.dump_cas(cluster, [keyset.DatedCa(made, 0)])),
-            _create_nonce_key(safe, places, nonce_held, create=create),
+            vault.create(places.sealed_ca, keyset.dump_cas(cluster, [keyset.DatedCa(made, 0)])),
+            _create_nonce_key(vault, places, nonce_held, create=create),
         )
         cas = keyset.load_cas(created.plain, cluster=cluster, name=places.sealed_ca)
     else:
         cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)  # before anything is created
-        nonce_key = await _create_nonce_key(safe, places, nonce_held, create=create)
+        nonce_key = await _create_nonce_key(vault, places, nonce_held, create=create)
     nonce_keys = keyset.load_nonce_keys(nonce_key.plain, cluster=cluster, name=places.nonce_key)
-    opened = keyset.authority(cluster, cas, nonce_keys)
+    opened = keyset.Authority(cluster=cluster, cas=tuple(cas), nonce_keys=tuple(nonce_keys))
     if create and certificate is None:
         await settle.create_or_adopt(store, places.ca_certificate, opened.bundle.encode())
     elif create and certificate is not None and certificate.body != opened.bundle.encode():
@@ -127,14 +124,14 @@ def _result(found: T | BaseException) -> T:
     return found
 
 
-async def _create_nonce_key(safe: Vault, places: Places, held: Held | None, *, create: bool) -> Held:
+async def _create_nonce_key(vault: Vault, places: Places, held: Held | None, *, create: bool) -> Held:
     """`held`: what was read."""
     if held is not None:
         return held
     if not create:
         raise errors.NotFoundError(f"there is no {places.nonce_key} yet; start a server of the cluster first")
-    made = keyset.DatedKey(keys.generate(safe.rng), 0)
-    return await safe.create(places.nonce_key, keyset.dump_nonce_keys(safe.cluster, [made]))
+    made = keyset.DatedKey(keys.generate(vault.rng), 0)
+    return await vault.create(places.nonce_key, keyset.dump_nonce_keys(vault.cluster, [made]))
 
 
 def _check_cluster(bundle: bytes, cluster: ClusterId, places: Places) -> None:

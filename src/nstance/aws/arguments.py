@@ -3,12 +3,18 @@
 Faults are found before any instance is created, each with its path and, where a name is misspelled, the names it could be.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
-from nstance.aws.run_instances import RUN_INSTANCES
+from nstance.clouds import arguments as clouds
+from nstance.clouds.arguments import Checks, Fault, Path, is_of
 
+# By name of the field: its name on the wire and its type (see `clouds.arguments`). Written by scripts/aws_fields.py.
+RUN_INSTANCES: Mapping[str, Any] = json.loads(
+    resources.files("nstance.aws").joinpath("run_instances.json").read_bytes()
+)
 _SCALARS: dict[str, tuple[str, tuple[type, ...]]] = {
     "string": ("a string", (str,)),
     "integer": ("a whole number", (int,)),
@@ -20,20 +26,9 @@ _SCALARS: dict[str, tuple[str, tuple[type, ...]]] = {
     "blob": ("a string", (str,)),
 }
 
-Path = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`known`: the names that would have been valid, if a name is not."""
-
-    path: Path
-    message: str
-    known: Sequence[str] = ()
-
 
 def find_faults(args: Mapping[str, object]) -> Iterator[Fault]:
-    """Paths are below `args`. A string with a template in it can become anything, and null is not sent."""
+    """Paths are below `args`."""
     return _structure(args, RUN_INSTANCES, ())
 
 
@@ -43,35 +38,15 @@ def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Pat
             owner = f"{'.'.join(map(str, path))} of RunInstances" if path else "RunInstances"
             yield Fault((*path, name), f"expected a field of {owner}", sorted(fields))
         else:
-            yield from _value(value, fields[name][1], (*path, name))
+            yield from clouds.find_faults(value, fields[name][1], (*path, name), _CHECKS)
 
 
-def _value(value: object, kind: Any, path: Path) -> Iterator[Fault]:
-    if value is None or (isinstance(value, str) and "{{" in value):
-        return
-    if isinstance(kind, dict):
-        if isinstance(value, Mapping):
-            yield from _structure(value, kind, path)
-        else:
-            yield Fault(path, f"expected an object, found {_shown(value)}")
-    elif isinstance(kind, list):
-        if isinstance(value, list | tuple):
-            for number, entry in enumerate(value):
-                yield from _value(entry, kind[0], (*path, number))
-        else:
-            yield Fault(path, f"expected a list, found {_shown(value)}")
-    else:
-        expected, types = _SCALARS.get(kind, ("a string", (str,)))
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            yield Fault(path, f"expected {expected}, found {_shown(value)}")
+def _scalar(value: object, kind: str) -> str:
+    expected, types = _SCALARS.get(kind, ("a string", (str,)))
+    return "" if is_of(value, types) else expected
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
-    return repr(value)[:60]
+_CHECKS = Checks(_structure, _scalar)
 
 
 def parameters(args: Mapping[str, object], fields: Mapping[str, Any] = RUN_INSTANCES) -> dict[str, object]:

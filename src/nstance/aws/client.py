@@ -10,18 +10,20 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 
 from nstance.aws import encoding
-from nstance.aws.credentials import Chain, CredentialsSource
+from nstance.aws.credentials import REFRESH_BEFORE_SECONDS, Chain
 from nstance.aws.encoding import Answer, Params
 from nstance.aws.endpoints import endpoint
-from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
+from nstance.aws.errors import AwsError
 from nstance.aws.metadata import Metadata
 from nstance.aws.signing import Request, sign
 from nstance.clock import Clock
+from nstance.clouds.credentials import FreshCredentials
+from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.http_client import Proxies
 
 CONNECTIONS = 64
@@ -58,18 +60,27 @@ class AwsClient:
         server: str = "",
         environment: Mapping[str, str] | None = None,
         role_arn: str = "",
-        on_credentials_failure: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`role_arn`: a role to assume with the credentials that are found."""
         self.region = region
         self._clock = clock
         self._endpoint_url = endpoint_url
         self._environment = os.environ if environment is None else environment
-        chain = Chain(session=self._open, environment=self._environment, region=region, server=server)
+        chain = Chain(
+            session=self._open,
+            environment=self._environment,
+            region=region,
+            server=server,
+            endpoint_url=endpoint_url,
+        )
         fetch = chain.fetch if not role_arn else lambda: chain.assume(role_arn, now=clock.wall())
-        self.on_credentials_failure = on_credentials_failure
-        self._credentials = CredentialsSource(
-            fetch, clock, on_failure=lambda problem: self.on_credentials_failure(problem)
+        self.on_credentials_failure: Callable[[str], None] = lambda problem: None
+        self._credentials = FreshCredentials(
+            "AWS credentials",
+            fetch,
+            clock,
+            refresh_before=REFRESH_BEFORE_SECONDS,
+            on_failure=lambda problem: self.on_credentials_failure(problem),
         )
         self.metadata = Metadata(self._open, self._environment)
         self._session: aiohttp.ClientSession | None = None
@@ -83,13 +94,14 @@ class AwsClient:
         return self._session
 
     async def close(self) -> None:
+        self._credentials.close()
         if self._session is not None:
             await self._session.close()
 
     async def query(self, service: Service, action: str, params: Params) -> Answer:
         """A call of a service that answers in XML. The answer without its wrapping."""
         body = encoding.form(action, service.version, params, list_infix=service.list_infix)
-        answer = await self._call(service, action, {}, body)
+        answer = await self._call(service, action, {}, body, f"{action}Response")
         result = answer.get(f"{action}Result")
         return result if isinstance(result, dict) else answer
 
@@ -97,7 +109,10 @@ class AwsClient:
         headers = {"x-amz-target": f"{service.version}.{action}"}
         return await self._call(service, action, headers, json.dumps(params).encode())
 
-    async def _call(self, service: Service, action: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def _call(
+        self, service: Service, action: str, headers: Mapping[str, str], body: bytes, root: str = ""
+    ) -> Answer:
+        """`root`: of an answer in XML."""
         credentials = await self._credentials.get()
         url = endpoint(service.name, self.region, configured=self._endpoint_url, environment=self._environment)
         request = Request(
@@ -109,7 +124,7 @@ class AwsClient:
         )
         try:
             status, text = await self._post(request, sign(request, credentials, now=self._clock.wall()), action)
-            return _answer(status, text)
+            return _answer(status, text, root) if status < 300 else _refused(status, text)
         except AwsError as problem:
             if problem.is_expired:
                 self._credentials.reject(credentials)
@@ -143,19 +158,19 @@ class AwsClient:
         return reply.status, text
 
 
-def _answer(status: int, text: bytes) -> Answer:
-    is_json = text.lstrip()[:1] == b"{"
+def _answer(status: int, text: bytes, root: str) -> Answer:
+    """Whatever answers in place of AWS, such as a proxy, must not be read as an empty list."""
     try:
-        answer: Any = json.loads(text) if is_json else encoding.parse_xml(text) if text.strip() else {}
+        answer: Any = encoding.parse_xml(text, name=root) if root else json.loads(text)
     except ValueError as problem:
-        if status < 300:
-            raise NoAnswerError(f"the answer cannot be read: {problem}") from problem
-        answer = {}
-    if status < 300:
-        return answer if isinstance(answer, dict) else {}
-    if is_json and isinstance(answer, dict):
-        code = str(answer.get("__type") or answer.get("code") or "").rpartition("#")[2].partition(":")[0]
-        message, request_id = str(answer.get("message") or answer.get("Message") or ""), ""
-    else:
-        code, message, request_id = encoding.find_error(answer)
+        raise NoAnswerError(f"this is no answer of AWS (HTTP {status}): {problem}") from problem
+    if not isinstance(answer, dict):
+        raise NoAnswerError(f"this is no answer of AWS (HTTP {status}): expected an object")
+    return answer
+
+
+def _refused(status: int, text: bytes) -> NoReturn:
+    code, message, request_id = encoding.parse_error(text)
+    if not code and status < 500 and status != 429:
+        raise NoAnswerError(f"HTTP {status} without an error of AWS: does a proxy answer in its place?")
     raise AwsError(code or f"HTTP {status}", message or "no message", status=status, request_id=request_id)

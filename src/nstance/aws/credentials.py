@@ -1,72 +1,34 @@
 """Where the keys for AWS come from, in the order that every AWS tool uses.
 
 Environment, web identity (EKS), the shared credentials file, a container's endpoint (ECS, EKS Pod Identity), the metadata
-service of the instance (IMDSv2). Temporary credentials are fetched again before they end. A failed refresh is an error
-only when the old ones have ended: until then it is reported and tried again with the next call.
+service of the instance (IMDSv2).
 """
 
-import asyncio
 import calendar
 import configparser
 import json
-import logging
+import re
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
-from nstance.aws.encoding import Answer, form, parse_xml
+from nstance.aws.encoding import Answer, form, parse_error, parse_xml
 from nstance.aws.endpoints import endpoint
-from nstance.aws.errors import CredentialsError
 from nstance.aws.metadata import Metadata, MetadataError, request
 from nstance.aws.signing import Credentials, Request, sign
-from nstance.clock import Clock
-
-log = logging.getLogger(__name__)
+from nstance.clouds.errors import CredentialsError
 
 REFRESH_BEFORE_SECONDS = 300.0
 _FORM = "application/x-www-form-urlencoded"
 _STS_VERSION = "2011-06-15"
 _ROLES = "iam/security-credentials/"
 ECS = "http://169.254.170.2"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1", "169.254.170.23", "fd00:ec2::23")
-
-Fetch = Callable[[], Awaitable[Credentials]]
-
-
-class CredentialsSource:
-    """Credentials that are valid now. One fetch at a time, for all callers."""
-
-    def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._on_failure = on_failure
-        self._current: Credentials | None = None
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> Credentials:
-        """Raises CredentialsError."""
-        async with self._lock:
-            current, now = self._current, self._clock.wall()
-            if current is not None and (current.expires is None or now < current.expires - REFRESH_BEFORE_SECONDS):
-                return current
-            try:
-                self._current = await self._fetch()
-            except CredentialsError as problem:
-                if current is None or current.expires is None or now >= current.expires:
-                    raise
-                log.warning("failed to refresh AWS credentials: %s", problem)
-                self._on_failure(f"failed to refresh AWS credentials, the old ones are still valid: {problem}")
-                return current
-            return self._current
-
-    def reject(self, credentials: Credentials) -> None:
-        """AWS no longer accepts them: the next `get` fetches others."""
-        if self._current is credentials:
-            self._current = None
+_LOCAL = ("127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")  # also ECS and EKS
+_MAX_SESSION_NAME = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +39,7 @@ class Chain:
     environment: Mapping[str, str]
     region: str
     server: str  # names the session of an assumed role
+    endpoint_url: str = ""  # the configured one
 
     async def fetch(self) -> Credentials:
         env = self.environment
@@ -101,9 +64,8 @@ class Chain:
     async def assume(self, role_arn: str, *, now: float) -> Credentials:
         """Credentials of a role, which those that are found may assume."""
         params = {"RoleArn": role_arn, "RoleSessionName": self._session_name}
-        url = endpoint("sts", self.region, environment=self.environment)
         request = Request(
-            url=f"{url}/",
+            url=self._sts,
             headers={"content-type": _FORM},
             body=form("AssumeRole", _STS_VERSION, params),
             service="sts",
@@ -113,8 +75,13 @@ class Chain:
         return _of_sts(await self._request("POST", request.url, headers, request.body), "AssumeRoleResult")
 
     @property
+    def _sts(self) -> str:
+        return endpoint("sts", self.region, configured=self.endpoint_url, environment=self.environment) + "/"
+
+    @property
     def _session_name(self) -> str:
-        return self.environment.get("AWS_ROLE_SESSION_NAME") or f"nstance-{self.server}"
+        name = re.sub(r"[^\w+=,.@-]", "-", f"nstance-{self.server}", flags=re.ASCII)[:_MAX_SESSION_NAME]
+        return self.environment.get("AWS_ROLE_SESSION_NAME") or name
 
     async def _web_identity(self) -> Credentials:
         env = self.environment
@@ -125,8 +92,7 @@ class Chain:
             "WebIdentityToken": token,
         }
         body = form("AssumeRoleWithWebIdentity", _STS_VERSION, params)
-        url = endpoint("sts", self.region, environment=env)
-        text = await self._request("POST", url, {"content-type": _FORM}, body)
+        text = await self._request("POST", self._sts, {"content-type": _FORM}, body)
         return _of_sts(text, "AssumeRoleWithWebIdentityResult")
 
     def _shared_file(self) -> Credentials | None:
@@ -162,7 +128,7 @@ class Chain:
         relative = env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
         url = f"{ECS}{relative}" if relative else env["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme != "https" and not relative and (parts.hostname or "") not in _LOOPBACK:
+        if parts.scheme != "https" and not relative and (parts.hostname or "") not in _LOCAL:
             raise CredentialsError(f"AWS_CONTAINER_CREDENTIALS_FULL_URI names {parts.hostname} without TLS")
         headers = {}
         token = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
@@ -188,7 +154,9 @@ class Chain:
         try:
             return await request(self, method, url, headers, body)
         except MetadataError as problem:
-            raise CredentialsError(f"no AWS credentials: {problem}") from problem
+            code, message, _ = parse_error(problem.answer)
+            reason = f": {code}: {message}" if code else ""
+            raise CredentialsError(f"no AWS credentials: {problem}{reason}") from problem
 
 
 def _read_token(path: str) -> str:

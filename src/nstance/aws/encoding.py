@@ -4,6 +4,7 @@ The trap of XML: a list with one entry and a structure look alike. Lists are the
 (`item` in EC2, `member` elsewhere), and an empty element is read as whatever the caller expects.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,12 +52,14 @@ def _flatten(name: str, value: object, infix: str) -> Iterator[tuple[str, str]]:
             yield name, str(value)
 
 
-def parse_xml(body: bytes) -> Answer:
-    """The document's root as a dictionary. Raises ValueError."""
+def parse_xml(body: bytes, *, name: str = "") -> Answer:
+    """The document's root as a dictionary. `name`: of the root, if it is known. Raises ValueError."""
     try:
         root = ElementTree.fromstring(body)
     except ElementTree.ParseError as problem:
         raise ValueError(f"expected XML: {problem}") from None
+    if name and _name(root) != name:
+        raise ValueError(f"expected {name}, found {_name(root)}")
     found = _element(root)
     return found if isinstance(found, dict) else {}
 
@@ -83,12 +86,17 @@ def entries(answer: Answer, name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def find_error(answer: Answer) -> tuple[str, str, str]:
-    """Code, message and request ID of an XML error document, whichever service wrote it."""
-    request_id = answer.get("RequestID") or answer.get("RequestId") or ""
+def parse_error(body: bytes) -> tuple[str, str, str]:
+    """Code, message and request ID of an error, whichever service wrote it. All are empty if this is none."""
+    try:
+        answer = json.loads(body) if body.lstrip()[:1] == b"{" else parse_xml(body)
+    except ValueError:
+        return "", "", ""
+    request_id = str(answer.get("RequestID") or answer.get("RequestId") or "")
     error = answer.get("Error") or answer.get("Errors") or answer
     if isinstance(error, dict) and isinstance(error.get("Error"), dict):  # EC2 wraps it once more
         error = error["Error"]
     if not isinstance(error, dict):
-        return "", "", str(request_id)
-    return str(error.get("Code") or ""), str(error.get("Message") or ""), str(request_id)
+        return "", "", request_id
+    code = str(error.get("Code") or error.get("__type") or error.get("code") or "").rpartition("#")[2].partition(":")[0]
+    return code, str(error.get("Message") or error.get("message") or ""), request_id

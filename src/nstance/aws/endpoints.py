@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping
 
-_CHINA = "cn-"
+# Regions outside the commercial partition, by the beginning of their names.
+_SUFFIXES = {
+    "cn-": "amazonaws.com.cn",
+    "eusc-": "amazonaws.eu",
+    "us-iso-": "c2s.ic.gov",
+    "us-isob-": "sc2s.sgov.gov",
+    "us-isof-": "csp.hci.ic.gov",
+    "eu-isoe-": "cloud.adc-e.uk",
+}
 
 
 def endpoint(service: str, region: str, *, configured: str = "", environment: Mapping[str, str]) -> str:
@@ -13,7 +21,7 @@ def endpoint(service: str, region: str, *, configured: str = "", environment: Ma
         specific = general = ""
     if found := configured or specific or general:
         return found.rstrip("/")
-    suffix = "amazonaws.com.cn" if region.startswith(_CHINA) else "amazonaws.com"
+    suffix = next((suffix for start, suffix in _SUFFIXES.items() if region.startswith(start)), "amazonaws.com")
     return f"https://{service}.{region}.{suffix}"
 
 

@@ -35,22 +35,12 @@ class AwsError(Exception):
 
     @property
     def is_expired(self) -> bool:
-        """The credentials are not accepted, or no longer: fetch others."""
-        return self.code in _EXPIRED
+        """The credentials are not accepted, or no longer: fetch others. EC2's AuthFailure has two meanings: with another
+        status it is about what the call names, such as an image of somebody else."""
+        return self.code in _EXPIRED and (self.code != _AUTH_FAILURE or self.status == 401)
 
 
-class NotSentError(Exception):
-    """The request never left: nothing was done."""
-
-
-class NoAnswerError(Exception):
-    """The request may have left, and no whole answer came: its outcome is unknown."""
-
-
-class CredentialsError(NotSentError):
-    """There are no credentials to sign with. The message says where they were looked for."""
-
-
+_AUTH_FAILURE = "AuthFailure"
 _THROTTLED = frozenset(
     {
         "RequestLimitExceeded",
@@ -59,6 +49,7 @@ _THROTTLED = frozenset(
         "ThrottledException",
         "TooManyRequestsException",
         "RequestThrottled",
+        "RequestThrottledException",
         "SlowDown",
         "PriorRequestNotComplete",
         "EC2ThrottledException",
@@ -79,9 +70,10 @@ _EXPIRED = frozenset(
         "ExpiredTokenException",
         "RequestExpired",
         "InvalidClientTokenId",
-        "AuthFailure",
+        _AUTH_FAILURE,
         "UnrecognizedClientException",
         "SignatureDoesNotMatch",
+        "InvalidSignatureException",
         "IncompleteSignature",
     }
 )

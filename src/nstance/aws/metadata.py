@@ -1,27 +1,31 @@
 """The metadata service of the EC2 instance that this server runs on (IMDSv2)."""
 
 import asyncio
+import ipaddress
+import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import aiohttp
 
-from nstance.aws.errors import NotSentError
+from nstance.clouds.errors import NotSentError
 from nstance.http_client import proxy_for, read_body
 
 ENDPOINT = "http://169.254.169.254"
 REQUEST_SECONDS = 5.0
 MAX_BYTES = 64 * 1024
+_IP6_SERVICES = ipaddress.ip_network("fd00:ec2::/32")
 _TOKEN_LIFE = {"x-aws-ec2-metadata-token-ttl-seconds": "300"}
 
 
 class MetadataError(NotSentError):
     """The service did not answer, or has no such value (`status` 404)."""
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, answer: bytes = b"") -> None:
         super().__init__(message)
         self.status = status
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ async def request(caller: Caller, method: str, url: str, headers: Mapping[str, s
     """One small answer from a service near this machine. Raises MetadataError."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
-            proxy = proxy_for(url, caller.environment)
+            proxy = None if _is_of_this_machine(url) else proxy_for(url, caller.environment)
             async with caller.session().request(
                 method, url, headers=headers, data=body, allow_redirects=False, proxy=proxy
             ) as reply:
@@ -65,5 +69,15 @@ async def request(caller: Caller, method: str, url: str, headers: Mapping[str, s
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise MetadataError(f"no answer from {url}: {str(problem) or 'timed out'}") from problem
     if reply.status != 200:
-        raise MetadataError(f"{url} answered {reply.status}", reply.status)
+        raise MetadataError(f"{url} answered {reply.status}", reply.status, text)
     return text.decode("utf-8", "replace").strip()
+
+
+def _is_of_this_machine(url: str) -> bool:
+    """A proxy would answer with the identity of its own machine."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_link_local or address.is_loopback or address in _IP6_SERVICES

@@ -1,12 +1,13 @@
 """The keys of all objects in storage. No other code spells them.
 
 Each part is checked first: a tenant named `../other` must not reach the objects of another one. `prefix` is that of the
-cluster storage. The server's own `--prefix` comes before all keys (`objects.prefixed`).
+cluster storage. The server's own `--prefix` comes before all keys (`objects.wrapped`).
 """
 
 import datetime
 import re
 
+from nstance.config.errors import quoted
 from nstance.config.model import scalars
 from nstance.model import ids
 from nstance.objects.port import Key
@@ -102,6 +103,13 @@ def is_ours(key: str, *, cluster: str = CLUSTER) -> bool:
     return key.startswith(("shard/", CLUSTER, ".nstance/", *(cluster and [_prefix(cluster)]))) or (
         not cluster and key.startswith(("ca.", "nonce-key", SECRETS, "operator/", "operator-nonce/"))
     )
+
+
+def check_users_own(key: str) -> str:
+    """A key, perhaps with a template in it, that the configuration names. Raises the validator's error."""
+    if is_ours(key) or key.startswith("/") or ".." in key.split("/"):
+        raise scalars.invalid(f"expected an object of your own, outside cluster/ and shard/, found {quoted(key)}")
+    return key
 
 
 def _shard(shard: ids.ShardId, rest: str) -> Key:

@@ -5,7 +5,6 @@ settled it counts as capacity.
 """
 
 from dataclasses import replace
-from typing import assert_never
 
 from nstance.core import leaving, offers, rollout
 from nstance.core.draft import Draft
@@ -133,8 +132,6 @@ def on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed)
                 draft.trend = replace(draft.trend, last_error=message)  # a status that says why nothing comes
             if event.scope is not None:
                 _on_server_error(draft, instance, event.scope, event.message)
-        case _:
-            assert_never(event.failure)
 
 
 def was_never_requested(instance: Instance, calls: CallObservation) -> bool:

@@ -6,13 +6,13 @@ the steps are repeated until none of them changes anything. The admin tool's `pl
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from nstance.core import (
     creating,
     draining,
     follow_up,
     health,
-    held_groups,
     leaving,
     readiness,
     replacing,
@@ -26,6 +26,7 @@ from nstance.model.decision import Decision, View
 from nstance.model.events import Event
 from nstance.model.group import Policy
 from nstance.model.ids import InstanceId
+from nstance.model.rollout import GroupRecord
 
 MAX_PASSES = 5  # more than any known situation needs; a bug here must not hang a server
 
@@ -59,8 +60,8 @@ def decide(
     draft = Draft(view, now=now, policy=policy, fresh_ids=fresh_ids)
     for position, event in enumerate(events):
         apply_event(draft, event, position)
-    held_groups.update_dynamic_flag(draft)
-    if not held_groups.is_held(view, draft.record) and not draft.paused:
+    _update_dynamic_flag(draft)
+    if not is_held(view, draft.record) and not draft.paused:
         for _ in range(MAX_PASSES):
             before = draft.change_count, draft.record
             draft.clear_wake()
@@ -72,3 +73,24 @@ def decide(
     follow_up.follow_up_records(draft)
     rollout.drop_revisions_of_deleted_group(draft)
     return draft.build_decision()
+
+
+def is_held(view: View, record: GroupRecord | None) -> bool:
+    """Whether the group was created through the API and is missing from the configuration although nobody deleted it.
+
+    Such a group is stored only in `groups.jsonc`, which may be lost or restored from an older backup. The journal remembers
+    which groups were dynamic. Nothing is created or deleted until the group is configured again or deleted by name."""
+    if record is None or not record.dynamic:
+        return False
+    desired = view.desired
+    return desired is None or (desired.static and not desired.overridden and view.groups_lost)
+
+
+def _update_dynamic_flag(draft: Draft) -> None:
+    """Store whether the group, or a setting of it, comes from the API."""
+    desired = draft.desired
+    if desired is None or is_held(draft.view, draft.record):
+        return
+    dynamic = not desired.static or desired.overridden
+    if dynamic != (draft.record is not None and draft.record.dynamic):
+        draft.record = replace(draft.record or GroupRecord(key=draft.view.key), dynamic=dynamic)

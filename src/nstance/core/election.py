@@ -1,4 +1,4 @@
-"""The timing rules of leadership: until when a lease holder may act, when a candidate may claim.
+"""The rules of leadership: until when a lease holder may act, and what a standby may claim when.
 
 A holder counts from the moment it *sent* a renewal or heartbeat; everybody else counts from the moment they *received* or
 saw it, and a little longer. So the holder stops first, whatever the network does. Each side reads only its own monotonic
@@ -8,10 +8,11 @@ clock; the stretch covers clocks that run at different rates.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nstance.core.latency import Latency
-
 STRETCH = 1.05  # others wait this much longer than the holder counts: covers clocks that differ by 5 %
 MARGIN_SECONDS = 0.05
+SAMPLES = 3  # of the latency of storage
+USUAL_MAX_SECONDS = 10.0  # a slower store is treated like this one
+TIMEOUT_MIN_SECONDS, TIMEOUT_MAX_SECONDS = 0.7, 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,39 @@ def adapted(timings: Timings, latency: float) -> Timings:
         # The next leader needs some answers from storage as well before agents can connect to it.
         frozen_most=timings.frozen_most + 3 * latency,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """An estimate of how long object storage takes to answer, from the last few answers and timeouts.
+
+    Leases and promises follow the usual answer: a single slow one changes nothing, and a store that cannot be reached does
+    not make them longer. Timeouts follow the slowest answer, and triple each time one passes.
+    """
+
+    answers: tuple[float, ...] = ()
+    waited: float = 0.0  # the longest timeout since the last answer
+
+    def answered(self, seconds: float) -> "Latency":
+        return Latency((*self.answers[1 - SAMPLES :], seconds))
+
+    def timed_out(self, seconds: float) -> "Latency":
+        return replace(self, waited=max(self.waited, seconds))
+
+    @property
+    def usual(self) -> float:
+        ordered = sorted(self.answers)
+        return min(USUAL_MAX_SECONDS, ordered[len(ordered) // 2]) if ordered else 0.0
+
+    @property
+    def slowest(self) -> float:
+        """The longest of the last few answers, or how long one was waited for in vain."""
+        return min(USUAL_MAX_SECONDS, max(self.waited, *self.answers, 0.0))
+
+    @property
+    def timeout(self) -> float:
+        """How long to wait for the next answer."""
+        return min(TIMEOUT_MAX_SECONDS, max(TIMEOUT_MIN_SECONDS, 3 * max(self.waited, *self.answers, 0.0)))
 
 
 def frozen_limit(timings: Timings, latency: Latency, *, has_standby: bool) -> float:
@@ -155,3 +189,72 @@ def flap_wait(timings: Timings, flaps: int) -> float:
     if flaps < timings.flap_count:
         return 0.0
     return float(min(timings.flap_wait_most, timings.flap_wait * 2 ** (flaps - timings.flap_count)))
+
+
+# ---- claims of a standby
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim that the rules allow now."""
+
+    epoch: int
+    version: str | None  # of the lease object; None: there is none
+    alone: bool  # no other server is known to compete
+
+
+Attempt = tuple[Claim | None, float]  # what to claim, or how many seconds to wait before looking again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownLease:
+    """The lease as it was read."""
+
+    epoch: int
+    sequence: int
+    version: str
+    free: bool
+    server: str  # of its holder
+    incarnation: str
+    members: Collection[str]  # incarnations
+    length: float
+    promise: float
+
+
+def claim_offered(epoch: int, version: str, *, newest_epoch: int) -> Claim | None:
+    """A lease whose version is known from the leader: it was released, or our promise has run out."""
+    return Claim(epoch + 1, version, alone=False) if epoch >= newest_epoch else None
+
+
+def claim_known(
+    known: KnownLease, *, server: str, incarnation: str, seen_at: float, now: float, poll: float
+) -> Attempt:
+    """A lease that is in storage, unchanged since `seen_at`. `server` and `incarnation`: of the candidate."""
+    claim = Claim(known.epoch + 1, known.version, alone=known.server == server)
+    if known.free or known.incarnation == incarnation:
+        return claim, 0.0  # released, or our own from a term that has ended
+    member = incarnation in known.members
+    wait = claim_wait(length=known.length, promise=known.promise, member=member)
+    remaining = seen_at + wait - now
+    return (claim, 0.0) if remaining <= 0 else (None, min(remaining, max(poll, wait / 8)))
+
+
+def claim_renewed(
+    known: KnownLease, *, incarnation: str, leader: str, announced_epoch: int, announced_sequence: int
+) -> Claim | None:
+    """A lease that was renewed while it was being claimed: it may be claimed at once if the leader (its incarnation) had
+    announced that renewal before it became unresponsive."""
+    same_term = (known.incarnation, known.epoch) == (leader, announced_epoch) and not known.free
+    if not same_term or incarnation not in known.members or known.sequence > announced_sequence:
+        return None
+    return Claim(known.epoch + 1, known.version, alone=False)
+
+
+def claim_missing(timings: Timings, *, last_epoch: int, missing_for: float, poll: float) -> Attempt:
+    """No lease exists. That is normal for a new shard; otherwise it was removed, and its holder may still act."""
+    if last_epoch == 0:
+        return Claim(1, None, alone=True), 0.0
+    wait = claim_wait(length=timings.length_alone, promise=timings.promise, member=False)
+    if missing_for < wait:
+        return None, min(poll * 4, wait)
+    return Claim(last_epoch + 1, None, alone=False), 0.0

@@ -7,7 +7,6 @@ fails for a while. Members without a record are not touched: they belong to anot
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
 
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
@@ -66,5 +65,3 @@ def belongs(
             return True if instance.id in ready else None
         case State.RUNNING | State.DRAINING | State.DELETING | State.DELETED | State.FAILED:
             return False
-        case _:
-            assert_never(instance.state)

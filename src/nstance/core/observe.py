@@ -5,9 +5,8 @@ VM that is being deleted. So each case looks at the record's state first.
 """
 
 from dataclasses import replace
-from typing import assert_never
 
-from nstance.core import adopting, creating, held_groups, leaving, readiness, requests, rollout
+from nstance.core import adopting, creating, leaving, readiness, requests, rollout
 from nstance.core.draft import ABSENCE_CERTAIN_AFTER_SECONDS, Draft
 from nstance.core.triage import is_ended
 from nstance.model import events as ev
@@ -32,7 +31,10 @@ def apply_event(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.ReleaseRequested():
             adopting.release_requested(draft, event, position)
         case ev.GroupDeleted():
-            held_groups.delete_group(draft)
+            if (
+                draft.desired is None and draft.record is not None
+            ):  # its absence from the configuration counts from now on
+                draft.record = replace(draft.record, dynamic=False, revisions=())
         case ev.RolloutResumed():
             if not rollout.resume_rollout(draft, by=event.by):
                 draft.reject(position, Rejection.NOT_HELD)
@@ -95,8 +97,6 @@ def _apply_to_member(draft: Draft, instance: Instance, event: ev.MemberEvent, po
             requests.request_deletion(draft, instance, event, position)
         case ev.ReplacementRequested():
             requests.request_replacement(draft, instance, event, position)
-        case _:
-            assert_never(event)
 
 
 # ---- the agent
@@ -122,9 +122,7 @@ def _on_registered(draft: Draft, instance: Instance, event: ev.Registered, posit
         instance,
         state=State.RUNNING,
         registered=draft.now,
-        public_key=event.public_key,
-        certificate_serial=event.certificate_serial,
-        certificate_expires=event.certificate_expires,
+        **event.as_fields(),
         # What the provider knows takes precedence over what the agent claims.
         ip4=instance.ip4 or event.ip4,
         ip6=instance.ip6 or event.ip6,
@@ -141,13 +139,7 @@ def _on_renewed(draft: Draft, instance: Instance, event: ev.Renewed, position: i
     if instance.state not in _REGISTERED:
         draft.reject(position, Rejection.ENDING)
         return
-    renewed = replace(
-        instance,
-        public_key=event.public_key,
-        certificate_serial=event.certificate_serial,
-        certificate_expires=event.certificate_expires,
-    )
-    draft.put(renewed)
+    draft.put(replace(instance, **event.as_fields()))
 
 
 def _on_connected(draft: Draft, instance: Instance) -> None:
@@ -239,7 +231,7 @@ def _on_created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
     if is_ended(instance):
         leaving.schedule_delete(draft, instance)
     elif instance.state is State.PENDING:
-        draft.add_reason(ReasonCode.CREATED, f"provider created {event.provider_id}", instance.id)
+        draft.add_reason(ReasonCode.CREATED, f"provider created VM {event.provider_id}", instance.id)
 
 
 def _on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:

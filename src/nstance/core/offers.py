@@ -16,7 +16,6 @@ from nstance.model.offer import CapacityKey, CapacityScope, Exhaustion, Offer
 MAX_RETRY_FACTOR = 10  # the wait grows from `capacity_retry` to this multiple of it
 FORGET_SECONDS = 3600.0  # after its wait has passed, an exhaustion that nobody asked about again is forgotten
 MAX_SERVER_ERRORS = 3  # of one instance on one offer, before that offer is avoided
-_KEY_SCOPES = tuple(scope for scope in CapacityScope if scope is not CapacityScope.ZONE)
 
 ExhaustedOffers = Mapping[CapacityKey, Exhaustion]
 Pair = tuple[str, str]  # market and instance type: what a group has preferences for
@@ -31,8 +30,10 @@ def capacity_key(offer: Offer, scope: CapacityScope, revision: str) -> CapacityK
             return CapacityKey(scope, market=market, revision="" if market else revision)
         case CapacityScope.INSTANCE_TYPE if instance_type:
             return CapacityKey(scope, instance_type=instance_type)
-        case CapacityScope.SUBNET | CapacityScope.ZONE if subnet:  # a subnet is all that is known of its zone
-            return CapacityKey(CapacityScope.SUBNET, subnet=subnet)
+        case CapacityScope.SUBNET if subnet:
+            return CapacityKey(scope, subnet=subnet)
+        case CapacityScope.HOST:  # the arguments may exclude some of the machines
+            return CapacityKey(scope, instance_type=instance_type, revision=revision)
         case CapacityScope.QUOTA:
             return CapacityKey(scope)
         case _:
@@ -50,7 +51,7 @@ def find_exhaustion(exhausted: ExhaustedOffers, offer: Offer, revision: str, now
     """Why the offer is not to be tried now: the exhaustion that lasts longest. A lack of capacity hides an error."""
     if not exhausted:
         return None
-    keys = (capacity_key(offer, scope, revision) for scope in _KEY_SCOPES)
+    keys = (capacity_key(offer, scope, revision) for scope in CapacityScope)
     found = [known for key in keys if (known := exhausted.get(key)) is not None and now < known.until]
     return max(found, key=lambda known: (not known.is_error, known.until), default=None)
 
@@ -81,14 +82,14 @@ def mark_failing(
 
 def mark_available(exhausted: ExhaustedOffers, offer: Offer, revision: str, *, asked: float) -> ExhaustedOffers:
     """Without what a VM disproves that was created in this offer by a call of this time: the refusals before it."""
-    keys = {capacity_key(offer, scope, revision) for scope in _KEY_SCOPES}
+    keys = {capacity_key(offer, scope, revision) for scope in CapacityScope}
     return _without(exhausted, {key for key in keys if key in exhausted and exhausted[key].since <= asked})
 
 
 def mark_freed(exhausted: ExhaustedOffers, offer: Offer, revision: str) -> ExhaustedOffers:
     """Without the limits of ours that the end of a VM in this offer makes room in."""
-    scopes = (CapacityScope.SUBNET, CapacityScope.QUOTA)
-    return _without(exhausted, {capacity_key(offer, scope, revision) for scope in scopes})
+    ours = {capacity_key(offer, scope, revision) for scope in (CapacityScope.SUBNET, CapacityScope.QUOTA)}
+    return _without(exhausted, ours | {key for key in exhausted if key.scope is CapacityScope.HOST})
 
 
 def _without(exhausted: ExhaustedOffers, keys: Set[CapacityKey]) -> ExhaustedOffers:

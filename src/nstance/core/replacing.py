@@ -14,15 +14,14 @@ from nstance.model.instance import Cause, Instance, State
 
 UNREADY_SECONDS = 5.0  # an instance that reports so for longer is not about to become ready
 VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE, Cause.SPOT})  # SPOT: a rebalance hint
-_FINISHED = VOLUNTARY | {Cause.UNHEALTHY, Cause.FORCED_EXPIRY, Cause.REQUESTED}
+LIMITED = VOLUNTARY | {Cause.FORCED_EXPIRY}  # obey the limits and the order of the group's updates
+_FINISHED = LIMITED | {Cause.UNHEALTHY, Cause.REQUESTED}
 
 
 def involuntary_cause(draft: Draft, instance: Instance) -> Cause | None:
-    """Why a running instance needs a replacement now, regardless of the limits of voluntary work."""
+    """Why a running instance needs a replacement now, regardless of the limits."""
     if instance.state is not State.RUNNING or instance.on_demand:
         return None
-    if _is_older_than(draft, instance, draft.policy.forced_age):
-        return Cause.FORCED_EXPIRY
     if instance.suspect:
         return None if draft.view.mass_silence else Cause.UNHEALTHY
     if (cause := health.imminent_end(draft, instance)) is not None:
@@ -32,8 +31,10 @@ def involuntary_cause(draft: Draft, instance: Instance) -> Cause | None:
     return Cause.REQUESTED if instance.replace_wanted else None
 
 
-def voluntary_cause(draft: Draft, instance: Instance) -> Cause | None:
+def limited_cause(draft: Draft, instance: Instance) -> Cause | None:
     """Why it should be replaced when the limits allow it."""
+    if _is_older_than(draft, instance, draft.policy.forced_age):
+        return Cause.FORCED_EXPIRY
     if drifted(instance, draft.desired):
         return Cause.DRIFT
     if draft.observation(instance.id).agent.notice is NoticeKind.REBALANCE:
@@ -64,12 +65,8 @@ def is_worth_keeping(draft: Draft, instance: Instance, *, outdated: bool = False
         return False
     if instance.on_demand:
         return not _is_older_than(draft, instance, draft.policy.ondemand_age)
-    cause = voluntary_cause(draft, instance)
-    return (
-        (cause is None or (outdated and cause is Cause.DRIFT))
-        and not instance.replace_wanted
-        and not _is_older_than(draft, instance, draft.policy.forced_age)
-    )
+    cause = limited_cause(draft, instance)
+    return (cause is None or (outdated and cause is Cause.DRIFT)) and not instance.replace_wanted
 
 
 def drop_unneeded_replacements(draft: Draft) -> None:
@@ -86,7 +83,7 @@ def drop_unneeded_replacements(draft: Draft) -> None:
         if outdated and member.state is not State.RUNNING and (is_replacement or failing):
             # Others start first and are rotated later: the group may be waiting for them.
             unneeded.append((member, "configuration changed before the agent registered"))
-        elif outdated and is_replacement and member.ready_at is None and member.replaces_for in VOLUNTARY:
+        elif outdated and is_replacement and member.ready_at is None and member.replaces_for in LIMITED:
             unneeded.append((member, "configuration changed before the instance was ready"))
         elif is_replacement and (kept := _find_recovered(draft, member)) is not None:
             unneeded.append((member, f"no longer needed: {kept.id} is kept"))
@@ -127,18 +124,18 @@ def start_involuntary_replacements(draft: Draft) -> None:
     if draft.desired is None:
         return
     found = [(cause, m) for m in draft.needs_attention() if (cause := involuntary_cause(draft, m)) is not None]
-    for cause, instance in sorted(found, key=lambda each: each[0] is not Cause.FORCED_EXPIRY):
+    for cause, instance in found:
         if instance.id not in draft.replacements():
             start_replacement(draft, cause, instance)
 
 
 def start_replacement(draft: Draft, cause: Cause, instance: Instance) -> Instance | None:
-    return creating.create_instance(draft, cause, f"replaces {instance.id} ({cause.value})", replaces=instance)
+    return creating.create_instance(draft, cause, f"replacement for {instance.id} ({cause.value})", replaces=instance)
 
 
 def finish_replacements(draft: Draft) -> None:
     """Remove the old instances whose replacement is ready, as long as enough ready ones remain. An old instance that is
-    not ready is no loss. One past its forced age is removed as soon as the new VM exists."""
+    not ready is no loss."""
     desired = draft.desired
     if desired is None or not draft.view.listed or not draft.replacements():
         return
@@ -147,15 +144,14 @@ def finish_replacements(draft: Draft) -> None:
         old = draft.members[id]
         if old.suspect or health.imminent_end(draft, old) is not None:
             continue  # `health` removes these
-        cause = involuntary_cause(draft, old) or voluntary_cause(draft, old) or replacements[0].replaces_for
+        cause = involuntary_cause(draft, old) or limited_cause(draft, old) or replacements[0].replaces_for
         if cause is None or cause not in _FINISHED or not _can_finish(draft, cause):
             continue
-        forced, counted = cause is Cause.FORCED_EXPIRY, draft.is_ready(old)
-        successor = next((m for m in replacements if (_has_vm(m) if forced else _can_take_over(draft, m))), None)
+        counted = draft.is_ready(old)
+        successor = next((m for m in replacements if _can_take_over(draft, m)), None)
         if successor is None:
             continue
-        is_spare = forced or _is_unready_for_good(draft, old)
-        if not is_spare and ready - counted < desired.size - desired.max_unavailable:
+        if not _is_unready_for_good(draft, old) and ready - counted < desired.size - desired.max_unavailable:
             continue
         ready -= counted
         leaving.remove_instance(draft, old, cause, f"replaced by {successor.id}")
@@ -169,10 +165,6 @@ def _is_unready_for_good(draft: Draft, instance: Instance) -> bool:
 
 def _can_take_over(draft: Draft, replacement: Instance) -> bool:
     return draft.is_ready(replacement) and involuntary_cause(draft, replacement) is None
-
-
-def _has_vm(replacement: Instance) -> bool:
-    return replacement.state in (State.STARTING, State.RUNNING) and not replacement.suspect
 
 
 def _can_finish(draft: Draft, cause: Cause) -> bool:

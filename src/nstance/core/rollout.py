@@ -261,7 +261,11 @@ def explain_fallback(draft: Draft, group: Group) -> str:
 def can_start(draft: Draft, cause: Cause) -> bool:
     """Whether an instance may be replaced for this reason, if the limits allow it."""
     current = draft.current_revision
-    if not draft.view.listed or not draft.view.revision_stored or (current is not None and current.outcome in HELD):
+    if not draft.view.listed or not draft.view.revision_stored:
+        return False
+    if cause is Cause.FORCED_EXPIRY:
+        return True
+    if current is not None and current.outcome in HELD:
         return False
     return _is_fleet_visible(draft) or _may_be_the_fix(draft, cause)
 

@@ -27,7 +27,7 @@ from nstance.dev.screen import Screen
 from nstance.dev.supervisor import Supervisor
 from nstance.kube import errors, kinds, kubeconfig
 from nstance.kube.http import HttpKube
-from nstance.kube.port import Kube, Object
+from nstance.kube.port import Kube, Object, find
 from nstance.operator.options import Environment
 
 POLL_SECONDS = 0.2
@@ -102,7 +102,7 @@ async def prepare(options: Options, screen: Screen, clock: clocks.Clock) -> None
         certificate = (options.temp / "dev-s3/cluster/ca.crt").read_text()
         await _apply(kube, kinds.CONFIG_MAP, NAMES.ca_configmap, {"ca.crt": certificate})
         await _apply(kube, kinds.SERVICE_ACCOUNT, NAMES.service_account, {})
-        if await _is_missing(kube, NAMES.cert_secret):
+        if await find(kube, kinds.SECRET, NAMES.cert_secret, namespace=NAMESPACE) is None:
             nonce = await child.run_admin(
                 *("cluster", "nonce", "--cluster-id", CLUSTER, "--storage-bucket", "dev", "--key-provider", "env"),
                 *("--output", "-"),
@@ -129,14 +129,6 @@ async def _wait_for(url: str, screen: Screen, clock: clocks.Clock) -> None:
                 screen.say(f"waiting for {url}")
                 has_printed = True
             await clock.sleep(POLL_SECONDS)
-
-
-async def _is_missing(kube: Kube, secret: str) -> bool:
-    try:
-        await kube.get(kinds.SECRET, secret, namespace=NAMESPACE)
-        return False
-    except errors.NotFoundError:
-        return True
 
 
 async def _apply(kube: Kube, kind: kinds.Kind, name: str, data: Object) -> None:

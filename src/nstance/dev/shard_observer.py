@@ -172,7 +172,12 @@ class ShardObserver:
             after = ""
             if running == size:
                 after, self._agent_failure = self._elapsed(self._agent_failure), None
-            self._screen.say(f"group {key.name}: {running} of {size} instances running{after}")
+            count = (
+                f"{running} of {size} instances running"
+                if running <= size
+                else f"{running} instances running, {size} wanted"
+            )
+            self._screen.say(f"group {key.name}: {count}{after}")
 
     def _elapsed(self, failure: Failure | None) -> str:
         return f", {self._clock.monotonic() - failure[1]:.2f} s after {failure[0]}" if failure is not None else ""

@@ -4,15 +4,17 @@ Names are the fields of an instance, spelled LikeThis. A few short ones stand fo
 before any instance is created, each with its path and, where a name is misspelled, the names it could be.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
-from nstance.gcp.instance_fields import INSTANCE
+from nstance.clouds import arguments as clouds
+from nstance.clouds.arguments import Checks, Fault, Path, is_of
 
-Path = tuple[str | int, ...]
-
+# By name of the field: its type (see `clouds.arguments`); `*` stands for any name. Written by scripts/gcp_fields.py.
+INSTANCE: Mapping[str, Any] = json.loads(resources.files("nstance.gcp").joinpath("instance_fields.json").read_bytes())
 SHORT: Mapping[str, Any] = {
     "sourceImage": "string",
     "diskSizeGb": "int64",
@@ -27,6 +29,18 @@ SHORT: Mapping[str, Any] = {
 FIELDS: Mapping[str, Any] = {**INSTANCE, **SHORT}
 _LONG = ("int64", "uint64")  # which Google writes as text
 _LABEL_NAME, _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[\w-]{0,63}")
+_PATTERNS: Mapping[str, tuple[str, re.Pattern[str]]] = {
+    "diskSizeGb": ("a size in GB", re.compile(r"[1-9][0-9]{0,6}")),
+    "networkTags": (
+        "lower-case letters, digits and - in a network tag",
+        re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"),
+    ),
+    "provisioningModel": (
+        "SPOT, STANDARD, FLEX_START or RESERVATION_BOUND",
+        re.compile(r"SPOT|STANDARD|FLEX_START|RESERVATION_BOUND"),
+    ),
+    "serviceAccount": ("default or an e-mail address", re.compile(r"default|[^\s@]+@[^\s@]+")),
+}
 _SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "string": ("a string", (str,)),
     "integer": ("a whole number", (int,)),
@@ -37,18 +51,22 @@ _SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`known`: the names that would have been valid, if a name is not."""
-
-    path: Path
-    message: str
-    known: Sequence[str] = ()
-
-
 def find_faults(args: Mapping[str, object]) -> Iterator[Fault]:
-    """Paths are below `args`. A string with a template in it can become anything, and null is not sent."""
-    return _structure(args, FIELDS, ())
+    """Paths are below `args`."""
+    found = list(_structure(args, FIELDS, ()))
+    return iter(found or _of_short_names(args))
+
+
+def _of_short_names(args: Mapping[str, object]) -> Iterator[Fault]:
+    """Their values are of the right type."""
+    for name, value in args.items():
+        if value is None or _camel(name) not in _PATTERNS:
+            continue
+        expected, pattern = _PATTERNS[_camel(name)]
+        for number, entry in enumerate(value if isinstance(value, list | tuple) else [value]):
+            if "{{" not in str(entry) and pattern.fullmatch(str(entry)) is None:
+                path: Path = (name, number) if isinstance(value, list | tuple) else (name,)
+                yield Fault(path, f"expected {expected}, found {clouds.describe(entry)}")
 
 
 def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Path) -> Iterator[Fault]:
@@ -56,33 +74,23 @@ def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Pat
         if "*" in fields:
             if path[-1] in ("Labels", "labels") and isinstance(value, str) and not _is_label(name, value):
                 yield Fault((*path, name), f"expected lower-case letters, digits, _ and - in a label, found {value!r}")
-            yield from _value(value, fields["*"], (*path, name))
+            yield from clouds.find_faults(value, fields["*"], (*path, name), _CHECKS)
         elif _camel(name) not in fields:
             owner = f"{'.'.join(map(str, path))} of an instance" if path else "an instance"
             yield Fault((*path, name), f"expected a field of {owner}", sorted(map(_pascal, fields)))
         else:
-            yield from _value(value, fields[_camel(name)], (*path, name))
+            yield from clouds.find_faults(value, fields[_camel(name)], (*path, name), _CHECKS)
 
 
-def _value(value: object, kind: Any, path: Path) -> Iterator[Fault]:
-    if value is None or kind == "any" or (isinstance(value, str) and "{{" in value):
-        return
-    if isinstance(kind, dict):
-        if isinstance(value, Mapping):
-            yield from _structure(value, kind, path)
-        else:
-            yield Fault(path, f"expected an object, found {_shown(value)}")
-    elif isinstance(kind, list):
-        if isinstance(value, list | tuple):
-            for number, entry in enumerate(value):
-                yield from _value(entry, kind[0], (*path, number))
-        else:
-            yield Fault(path, f"expected a list, found {_shown(value)}")
-    else:
-        expected, types = _SCALARS[kind]
-        is_of_type = isinstance(value, types) and (bool in types or not isinstance(value, bool))
-        if not is_of_type or (kind in _LONG and isinstance(value, str) and not value.isdecimal()):
-            yield Fault(path, f"expected {expected}, found {_shown(value)}")
+def _scalar(value: object, kind: str) -> str:
+    if kind == "any":
+        return ""
+    expected, types = _SCALARS[kind]
+    is_number = kind not in _LONG or not isinstance(value, str) or value.isdecimal()
+    return "" if is_of(value, types) and is_number else expected
+
+
+_CHECKS = Checks(_structure, _scalar)
 
 
 def _is_label(name: str, value: str) -> bool:
@@ -113,11 +121,3 @@ def _camel(name: str) -> str:
 
 def _pascal(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
-    return repr(value)[:60]

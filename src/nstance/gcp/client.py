@@ -18,10 +18,12 @@ import aiohttp
 import yarl
 
 from nstance.clock import Clock
+from nstance.clouds.credentials import FreshCredentials
+from nstance.clouds.errors import CredentialsError, NoAnswerError, NotSentError
 from nstance.gcp import jwt
-from nstance.gcp.credentials import Chain, TokenSource
+from nstance.gcp.credentials import REFRESH_BEFORE_SECONDS, Chain
 from nstance.gcp.endpoints import IAM_CREDENTIALS, Service, endpoint
-from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError, parse_error
+from nstance.gcp.errors import GoogleError, parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
 from nstance.gcp.signed_urls import signed_blob
 from nstance.http_client import Proxies, read_body
@@ -69,16 +71,19 @@ class GoogleClient:
         clock: Clock,
         environment: Mapping[str, str] | None = None,
         is_anonymous: bool = False,
-        on_credentials_failure: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`is_anonymous`: without a token, for emulators."""
         self._is_anonymous = is_anonymous
         self._environment = os.environ if environment is None else environment
         self._proxies = Proxies(self._environment)
         self._chain = Chain(session=self._open, proxies=self._proxies, environment=self._environment, clock=clock)
-        self.on_credentials_failure = on_credentials_failure
-        self._tokens = TokenSource(
-            self._chain.fetch, clock, on_failure=lambda problem: self.on_credentials_failure(problem)
+        self.on_credentials_failure: Callable[[str], None] = lambda problem: None
+        self._tokens = FreshCredentials(
+            "the token for Google Cloud",
+            self._chain.fetch,
+            clock,
+            refresh_before=REFRESH_BEFORE_SECONDS,
+            on_failure=lambda problem: self.on_credentials_failure(problem),
         )
         self.metadata = Metadata(self._open, self._environment)
         self._session: aiohttp.ClientSession | None = None
@@ -91,6 +96,7 @@ class GoogleClient:
         return self._session
 
     async def close(self) -> None:
+        self._tokens.close()
         if self._session is not None:
             await self._session.close()
 

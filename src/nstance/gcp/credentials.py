@@ -1,17 +1,15 @@
 """Where the access token for Google Cloud comes from, in the order that every Google tool uses.
 
 The file that GOOGLE_APPLICATION_CREDENTIALS names, gcloud's own file, the metadata server. A file holds the key of a
-service account, a workload identity federation, or a user's login. A token is fetched again before it ends. A failed
-refresh is an error only when the old token has ended: until then it is reported and tried again with the next call.
+service account, a workload identity federation, or a user's login.
 """
 
 import asyncio
 import calendar
 import json
-import logging
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,11 @@ from typing import Any
 import aiohttp
 
 from nstance.clock import Clock
+from nstance.clouds.errors import CredentialsError
 from nstance.gcp import jwt
-from nstance.gcp.errors import CredentialsError, parse_error
+from nstance.gcp.errors import parse_error
 from nstance.gcp.metadata import Metadata, MetadataError
 from nstance.http_client import Proxies, read_body
-
-log = logging.getLogger(__name__)
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 REFRESH_BEFORE_SECONDS = 225.0  # the metadata server gives the same token until shortly before its end
@@ -43,41 +40,6 @@ class Token:
 
     def __repr__(self) -> str:
         return f"Token(expires={self.expires})"
-
-
-Fetch = Callable[[], Awaitable[Token]]
-
-
-class TokenSource:
-    """A token that is valid now. One fetch at a time, for all callers."""
-
-    def __init__(self, fetch: Fetch, clock: Clock, *, on_failure: Callable[[str], None] = lambda problem: None) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._on_failure = on_failure
-        self._current: Token | None = None
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> Token:
-        """Raises CredentialsError."""
-        async with self._lock:
-            current, now = self._current, self._clock.wall()
-            if current is not None and now < current.expires - REFRESH_BEFORE_SECONDS:
-                return current
-            try:
-                self._current = await self._fetch()
-            except CredentialsError as problem:
-                if current is None or now >= current.expires:
-                    raise
-                log.warning("failed to refresh the token for Google Cloud: %s", problem)
-                self._on_failure(f"failed to refresh the token for Google Cloud, the old one is still valid: {problem}")
-                return current
-            return self._current
-
-    def reject(self, token: Token) -> None:
-        """Google no longer accepts it: the next `get` fetches another one."""
-        if self._current is token:
-            self._current = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

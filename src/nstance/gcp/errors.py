@@ -33,18 +33,6 @@ class GoogleError(Exception):
         return self.status == 401
 
 
-class NotSentError(Exception):
-    """The request never left: nothing was done."""
-
-
-class NoAnswerError(Exception):
-    """The request may have left, and no whole answer came: its outcome is unknown."""
-
-
-class CredentialsError(NotSentError):
-    """There is no token to call with. The message says where it was looked for."""
-
-
 _THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED"})
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from nstance.gcp.errors import NotSentError
+from nstance.clouds.errors import NotSentError
 from nstance.http_client import read_body
 
 HOST = "169.254.169.254"

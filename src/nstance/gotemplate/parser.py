@@ -180,7 +180,8 @@ class _Parser:
                 return None if self._dot is None else self._dot + path
             case (nodes.Command(words=(nodes.Variable(slot=0, path=path),)),):
                 return path
-        return None
+            case _:
+                return None
 
     def _pipe(self, where: str, end: TokenKind) -> nodes.Pipe:
         at = self._peek().at
@@ -254,6 +255,8 @@ class _Parser:
                 return nodes.Chain(token.at, term, tuple(path))
             case _ if path:
                 raise self.source.error(f"unexpected '.{path[0]}' after '{token.text[:40]}'", token.at)
+            case _:
+                pass
         return term
 
     def _use(self, path: tuple[str, ...], token: Token) -> None:

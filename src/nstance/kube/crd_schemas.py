@@ -20,6 +20,10 @@ def _number(description: str, **more: Any) -> Schema:
     return {"type": "integer", "format": "int32", "description": description, **more}
 
 
+def _map_of_texts(description: str) -> Schema:
+    return {"type": "object", "description": description, "additionalProperties": {"type": "string"}}
+
+
 def _flag(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
@@ -47,10 +51,7 @@ def _template(name: str, spec: Schema) -> Schema:
     """The spec of a template kind."""
     metadata = _fields(
         "Labels and annotations of objects that are created from it.",
-        {
-            key: {"type": "object", "description": f"Their {key}.", "additionalProperties": {"type": "string"}}
-            for key in ("labels", "annotations")
-        },
+        {key: _map_of_texts(f"Their {key}.") for key in ("labels", "annotations")},
     )
     inner = {"metadata": metadata, "spec": _immutable(spec, "spec.template.spec")}
     return _fields(
@@ -60,16 +61,8 @@ def _template(name: str, spec: Schema) -> Schema:
     )
 
 
-def _map_of_texts(description: str) -> Schema:
-    return {"type": "object", "description": description, "additionalProperties": {"type": "string"}}
-
-
 _NAME = {"minLength": 1, "maxLength": 63}
-_VARS: Schema = {
-    "type": "object",
-    "description": "Template variables, merged over the configuration's.",
-    "additionalProperties": {"type": "string"},
-}
+_VARS = _map_of_texts("Template variables, merged over the configuration's.")
 _CONDITIONS: Schema = {
     "type": "array",
     "description": "Current state, and why.",
@@ -267,11 +260,7 @@ STATUSES: dict[Kind, Schema] = {
                     {
                         "name": _text("The shard."),
                         "controlPlane": _flag("Whether control plane machines may be placed in it."),
-                        "attributes": {
-                            "type": "object",
-                            "description": "Further attributes.",
-                            "additionalProperties": {"type": "string"},
-                        },
+                        "attributes": _map_of_texts("Further attributes."),
                     },
                     required=("name",),
                 ),
@@ -315,11 +304,9 @@ STATUSES: dict[Kind, Schema] = {
                 "The group is in the server's configuration: only size, instanceType and vars can be changed."
             ),
             "infrastructureMachineKind": _text("The kind of the objects that stand for the pool's instances."),
-            "capacity": {
-                "type": "object",
-                "description": "What one instance offers to pods; cluster-autoscaler needs it to scale from zero.",
-                "additionalProperties": {"type": "string"},
-            },
+            "capacity": _map_of_texts(
+                "What one instance offers to pods; cluster-autoscaler needs it to scale from zero."
+            ),
             "nodeInfo": _fields(
                 "What a node of this pool runs on.",
                 {"architecture": _text("amd64 or arm64."), "operatingSystem": _text("linux.")},

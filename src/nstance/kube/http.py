@@ -30,11 +30,7 @@ from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
 from nstance.kube.port import FIELD_MANAGER, Change, Listing, Object, Selection, Token
 
-CONNECT_SECONDS = 10.0  # waiting for a free connection, TCP and TLS
-CALL_SECONDS = 30.0
 LIST_SECONDS = 120.0  # for all pages together
-SILENCE_SECONDS = 100.0  # bookmarks usually arrive once a minute
-PAGE_SIZE = 500
 MAX_CONNECTIONS = 100  # each watch holds one
 MAX_LINE_BYTES = 16 * 1024 * 1024  # an object has at most 1.5 MB, a little more as JSON
 USER_AGENT = "nstance-operator/0.1.0"
@@ -57,6 +53,14 @@ class _Request:
         return self.method != "GET"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    call_seconds: float = 30.0
+    connect_seconds: float = 10.0  # waiting for a free connection, TCP and TLS
+    silence_seconds: float = 100.0  # bookmarks usually arrive once a minute
+    page: int = 500  # objects of a list
+
+
 class HttpKube:
     """Implements `port.Kube`. It may be created outside of an event loop."""
 
@@ -65,20 +69,14 @@ class HttpKube:
         access: Access,
         clock: Clock,
         *,
-        call_seconds: float = CALL_SECONDS,
-        connect_seconds: float = CONNECT_SECONDS,
-        silence_seconds: float = SILENCE_SECONDS,
-        page: int = PAGE_SIZE,
+        limits: HttpLimits | None = None,
         on_request: Callable[[str, str], None] = lambda method, code: None,
     ) -> None:
         """`on_request` is called once for each request with its method and the status of the answer, or `UNREACHABLE`."""
         self._access = access
         self._on_request = on_request
         self._credentials = Credentials(access, clock)
-        self._call_seconds = call_seconds
-        self._connect_seconds = connect_seconds
-        self._silence_seconds = silence_seconds
-        self._page = page
+        self._limits = limits or HttpLimits()
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -90,7 +88,7 @@ class HttpKube:
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 try:
-                    return await self._pages(path, kind, {**query, "limit": str(self._page)})
+                    return await self._pages(path, kind, {**query, "limit": str(self._limits.page)})
                 except errors.ExpiredError:  # the list changed faster than its pages were read
                     return await self._pages(path, kind, query)
         except TimeoutError:
@@ -134,10 +132,10 @@ class HttpKube:
 
     async def _lines(self, response: aiohttp.ClientResponse, call: str, timeout: float) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        end = loop.time() + timeout + self._call_seconds  # if the server does not end it
+        end = loop.time() + timeout + self._limits.call_seconds  # if the server does not end it
         buffer, searched = bytearray(), 0
         while (remaining := end - loop.time()) > 0:
-            silence = min(remaining, self._silence_seconds)
+            silence = min(remaining, self._limits.silence_seconds)
             try:
                 async with asyncio.timeout(silence):
                     chunk = await response.content.readany()
@@ -261,8 +259,8 @@ class HttpKube:
         method = "WATCH" if "watch" in request.query else request.method
         code = "UNREACHABLE"
         try:
-            with _translate_errors(request, self._call_seconds):
-                async with asyncio.timeout(self._call_seconds):
+            with _translate_errors(request, self._limits.call_seconds):
+                async with asyncio.timeout(self._limits.call_seconds):
                     response = await self._open_session().request(
                         request.method, url, headers=headers, allow_redirects=False, ssl=context, **options
                     )
@@ -273,8 +271,8 @@ class HttpKube:
 
     async def _read(self, request: _Request, response: aiohttp.ClientResponse) -> bytes:
         try:
-            with _translate_errors(request, self._call_seconds):
-                async with asyncio.timeout(self._call_seconds):
+            with _translate_errors(request, self._limits.call_seconds):
+                async with asyncio.timeout(self._limits.call_seconds):
                     return await response.read()
         finally:
             response.release()
@@ -285,7 +283,7 @@ class HttpKube:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, socket_factory=_socket),
-                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_seconds),
+                timeout=aiohttp.ClientTimeout(total=None, connect=self._limits.connect_seconds),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session

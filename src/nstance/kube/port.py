@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from nstance.kube.errors import AlreadyExistsError, NotFoundError
 from nstance.kube.kinds import Kind
 
 FIELD_MANAGER = "nstance-operator"  # of all patches: our admission webhook knows the operator's own ones by it
@@ -98,3 +99,19 @@ class Kube(Protocol):
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token: ...
 
     async def close(self) -> None: ...
+
+
+async def find(kube: Kube, kind: Kind, name: str, *, namespace: str = "") -> Object | None:
+    """None only if the API server says that there is none."""
+    try:
+        return await kube.get(kind, name, namespace=namespace)
+    except NotFoundError:
+        return None
+
+
+async def create_or_get(kube: Kube, kind: Kind, body: Object, *, namespace: str = "") -> Object:
+    """The existing object, as it is, if there is one of that name."""
+    try:
+        return await kube.create(kind, body, namespace=namespace)
+    except AlreadyExistsError:
+        return await kube.get(kind, body["metadata"]["name"], namespace=namespace)

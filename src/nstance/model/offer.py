@@ -12,7 +12,7 @@ class CapacityScope(Enum):
     MARKET = "market"  # spot or on-demand
     INSTANCE_TYPE = "instance-type"
     SUBNET = "subnet"
-    ZONE = "zone"
+    HOST = "host"  # machines of our own: a smaller type may fit, and the end of any VM makes room
     QUOTA = "quota"  # of the account: no other offer helps
 
 

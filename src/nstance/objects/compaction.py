@@ -13,8 +13,6 @@ from nstance.objects import slots
 if TYPE_CHECKING:
     from nstance.objects.journal import Journal
 
-KEEP_SECONDS = 7 * 86400.0
-
 
 async def compact(journal: "Journal", *, guard: Callable[[], Awaitable[None]], compacted: int) -> int:
     """Returns the snapshot before which everything is removed; `compacted` is the result of the last call."""
@@ -43,7 +41,7 @@ async def _horizon(journal: "Journal", numbers: list[int], compacted: int) -> in
             body = await journal.snapshot(number)
             if body is None:
                 continue
-            if slots.claimed_time(number, body) > journal.clock.steady() - KEEP_SECONDS:
+            if slots.claimed_time(number, body) > journal.clock.steady() - journal.limits.keep_seconds:
                 break
             if number > compacted:
                 slots.decode_snapshot(number, body)  # it must be readable before older slots are removed

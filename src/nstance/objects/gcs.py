@@ -17,9 +17,10 @@ import urllib.parse
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 from nstance.clock import SystemClock
+from nstance.clouds.errors import CredentialsError, NoAnswerError, NotSentError
 from nstance.gcp.client import Answer, Call, GoogleClient, Reply
 from nstance.gcp.endpoints import STORAGE, endpoint
-from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError
+from nstance.gcp.errors import GoogleError
 from nstance.gcp.signed_urls import signed_url
 from nstance.objects import errors, keys
 from nstance.objects.port import MAX_READ, Head, Key, Stored, Version, check_size

@@ -8,7 +8,7 @@ it is deposed, whatever its lease says.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeVar
 
 from nstance.clock import Clock
@@ -20,8 +20,6 @@ from nstance.objects.port import Key, ObjectStore
 from nstance.tasks.backoff import Backoff, retry
 
 PARALLEL_READS = 64
-# Bytes of an object. A decision that is larger (one that drains a group of 10,000 has 14 MB) is written in parts.
-SLOT_LIMIT = 8 << 20
 SNAPSHOT_LIMIT = 64 << 20
 READ_ATTEMPTS = 5
 READ_RETRY = Backoff(0.05, 1.0)
@@ -33,6 +31,18 @@ T = TypeVar("T")
 
 class DeposedError(Exception):
     """A leader with a higher epoch writes now. Stop leading at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the journal becomes."""
+
+    slot_bytes: int = 8 << 20  # a larger decision (one that drains a group of 10,000 has 14 MB) is written in parts
+    snapshot_slots: int = 500  # after so many, a snapshot is due
+    keep_seconds: float = 7 * 86400.0  # nothing younger is removed
+
+
+LIMITS = Limits()
 
 
 @dataclass(slots=True)
@@ -64,26 +74,17 @@ class JournalState:
         self.since_snapshot += size
 
 
+@dataclass(eq=False)
 class Journal:
     """Reading and following the journal; `journal_writer.Writer` appends."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        journal_prefix: str,
-        snapshot_prefix: str,
-        clock: Clock,
-        timeout: Callable[[], float] = lambda: TIMEOUT_SECONDS,
-        slot_limit: int = SLOT_LIMIT,
-    ) -> None:
-        """`timeout` returns the seconds to wait for the store's next answer."""
-        self.store = store
-        self.clock = clock
-        self.timeout = timeout
-        self.slot_limit = slot_limit
-        self.journal_prefix = journal_prefix
-        self.snapshot_prefix = snapshot_prefix
+    store: ObjectStore
+    _: KW_ONLY
+    journal_prefix: str
+    snapshot_prefix: str
+    clock: Clock
+    timeout: Callable[[], float] = lambda: TIMEOUT_SECONDS  # for the store's next answer
+    limits: Limits = LIMITS
 
     def slot_key(self, number: int) -> Key:
         return Key(f"{self.journal_prefix}{number:020d}.json")
@@ -157,7 +158,7 @@ class Journal:
         return None if body is None else slots.decode_slot(number, body)
 
     async def _slot(self, number: int) -> bytes | None:
-        return await self.fetch(self.slot_key(number), f"journal slot {number}", self.slot_limit)
+        return await self.fetch(self.slot_key(number), f"journal slot {number}", self.limits.slot_bytes)
 
     async def snapshot(self, number: int) -> bytes | None:
         return await self.fetch(self.snapshot_key(number), f"snapshot {number}", SNAPSHOT_LIMIT)

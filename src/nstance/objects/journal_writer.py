@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from nstance import points
 from nstance.clock import Rng
@@ -9,7 +10,6 @@ from nstance.objects import compaction, errors, settle, slots
 from nstance.objects.journal import SNAPSHOT_LIMIT, DeposedError, Journal, JournalState
 
 MAX_SLOT_BYTES = 1 << 20  # of entries in one slot, unless a single decision is larger
-SNAPSHOT_SLOTS = 500
 SNAPSHOT_BYTES = 1 << 20
 PIECES_PER_TURN = 20  # instances of a snapshot that are encoded without a pause, in about 0.5 ms
 SNAPSHOT_TIMEOUT_SECONDS = 30.0
@@ -17,46 +17,36 @@ SNAPSHOT_TIMEOUT_SECONDS = 30.0
 Guard = Callable[[], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class Writer:
     """Appends during one term. Decisions that arrive during a write share the next slot."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        state: JournalState,
-        *,
-        epoch: int,
-        guard: Guard,
-        rng: Rng,
-        on_append: Callable[[slots.Slot], None] = lambda slot: None,
-    ) -> None:
-        """`guard` is awaited before each write: it waits while the term is frozen and raises DeposedError when it is over.
-        `on_append` gets each slot when it is durable."""
-        self._journal = journal
-        self._state = state
-        self._epoch = epoch
-        self._guard = guard
-        self._rng = rng
-        self._on_append = on_append
-        self._queue: list[tuple[slots.Entry, asyncio.Future[None]]] = []
-        self._wake = asyncio.Event()
-        self._last: asyncio.Future[None] | None = None
-        self._closed: BaseException | None = None
-        self._compacted = 0  # everything before this snapshot was removed during this term
+    journal: Journal
+    state: JournalState
+    _: KW_ONLY
+    epoch: int
+    guard: Guard  # awaited before each write: waits while the term is frozen, raises DeposedError when it is over
+    rng: Rng
+    on_append: Callable[[slots.Slot], None] = lambda slot: None  # gets each slot when it is durable
+    _queue: list[tuple[slots.Entry, asyncio.Future[None]]] = field(default_factory=list)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _last: asyncio.Future[None] | None = None
+    _closed: BaseException | None = None
+    _compacted: int = 0  # everything before this snapshot was removed during this term
 
     @property
     def tail(self) -> int:
-        return self._state.tail
+        return self.state.tail
 
     async def fence(self, *, on_slot: Callable[[slots.Slot], None] = lambda slot: None) -> None:
         """The first act of a term: read what older leaders have written (`on_slot` gets it), then append a slot."""
         await points.reach(points.Point.BEFORE_FENCE)
-        is_new = self._state.tail == 0  # then the append itself shows whether there is a slot after all
+        is_new = self.state.tail == 0  # then the append itself shows whether there is a slot after all
         while True:
             if not is_new:
-                await self._journal.follow(self._state, on_slot=on_slot)
+                await self.journal.follow(self.state, on_slot=on_slot)
             is_new = False
-            self._check_epoch(self._state.epoch)
+            self._check_epoch(self.state.epoch)
             try:
                 await self._append([])
                 break
@@ -128,30 +118,30 @@ class Writer:
 
     async def _append(self, entries: Sequence[slots.Entry]) -> None:
         """In one slot if they fit."""
-        half = self._journal.slot_limit // 2
+        half = self.journal.limits.slot_bytes // 2
         expected = sum(map(slots.estimate_size, entries))
         if expected > half and await self._append_parts(entries, expected // half + 1):
             return
-        number, op = self._state.tail + 1, f"{self._rng.bits(96):024x}"
-        at = round(self._journal.clock.wall(), 3)
-        previous, encoded = self._state.head, [slots.encode_entry(entry) for entry in entries]
+        number, op = self.state.tail + 1, f"{self.rng.bits(96):024x}"
+        at = round(self.journal.clock.wall(), 3)
+        previous, encoded = self.state.head, [slots.encode_entry(entry) for entry in entries]
         body, checksum = slots.seal_slot(
-            number=number, epoch=self._epoch, op=op, at=at, entries=encoded, previous=previous
+            number=number, epoch=self.epoch, op=op, at=at, entries=encoded, previous=previous
         )
-        if len(body) > self._journal.slot_limit:
+        if len(body) > self.journal.limits.slot_bytes:
             if await self._append_parts(entries, len(body) // half + 1):
                 return
             raise errors.PermissionDeniedError(
-                f"journal slot {number} would have {len(body)} bytes, limit {self._journal.slot_limit}"
+                f"journal slot {number} would have {len(body)} bytes, limit {self.journal.limits.slot_bytes}"
             )
-        await self._guard()
+        await self.guard()
         try:
             await settle.write(
-                self._journal.store,
+                self.journal.store,
                 settle.ConditionalWrite(
-                    key=self._journal.slot_key(number), body=body, op=op, seen=None, limit=self._journal.slot_limit
+                    key=self.journal.slot_key(number), body=body, op=op, seen=None, limit=self.journal.limits.slot_bytes
                 ),
-                timeout=self._journal.timeout,
+                timeout=self.journal.timeout,
                 retry=self._retry,
             )
         except errors.ObjectTooLargeError as problem:
@@ -160,15 +150,15 @@ class Writer:
             ) from problem
         slot = slots.Slot(
             number=number,
-            epoch=self._epoch,
+            epoch=self.epoch,
             op=op,
             at=at,
             entries=tuple(entries),
             previous=previous,
             checksum=checksum,
         )
-        self._state.apply(slot, len(body))
-        self._on_append(slot)
+        self.state.apply(slot, len(body))
+        self.on_append(slot)
 
     async def _append_parts(self, entries: Sequence[slots.Entry], count: int) -> bool:
         """Whether they could be divided."""
@@ -178,60 +168,62 @@ class Writer:
         return len(parts) > 1
 
     async def _retry(self, problem: errors.StorageError) -> None:
-        await self._journal.clock.sleep(self._rng.uniform(0.02, 0.2))
-        await self._guard()
+        await self.journal.clock.sleep(self.rng.uniform(0.02, 0.2))
+        await self.guard()
 
     def _check_epoch(self, epoch: int, *, other: bool = False) -> None:
-        if epoch > self._epoch or (other and epoch == self._epoch):
-            raise DeposedError(f"the journal holds epoch {epoch}, this term is epoch {self._epoch}")
+        if epoch > self.epoch or (other and epoch == self.epoch):
+            raise DeposedError(f"the journal holds epoch {epoch}, this term is epoch {self.epoch}")
 
     def _raise_deposed(self, overtaken: settle.OvertakenError) -> None:
         slot = self._winner(overtaken)
         # After the fence no older leader can write: the writer is newer, or has the same epoch through a lost lease.
-        raise DeposedError(f"journal slot {slot.number} has epoch {slot.epoch}, this term is epoch {self._epoch}")
+        raise DeposedError(f"journal slot {slot.number} has epoch {slot.epoch}, this term is epoch {self.epoch}")
 
     def _winner(self, overtaken: settle.OvertakenError) -> slots.Slot:
-        number = self._state.tail + 1
+        number = self.state.tail + 1
         if overtaken.found is None:
             raise slots.DamagedError(f"journal slot {number} can neither be written nor read") from overtaken
         return slots.decode_slot(number, overtaken.found.body)
 
     def is_snapshot_due(self) -> bool:
-        behind = self._state.tail - self._state.snapshot
-        if self._state.decisions.is_waiting:
+        behind = self.state.tail - self.state.snapshot
+        if self.state.decisions.is_waiting:
             return False  # a reader that starts there would lack the parts before it
-        return behind >= SNAPSHOT_SLOTS or (behind > 0 and self._state.since_snapshot >= SNAPSHOT_BYTES)
+        return behind >= self.journal.limits.snapshot_slots or (
+            behind > 0 and self.state.since_snapshot >= SNAPSHOT_BYTES
+        )
 
     async def snapshot(self) -> None:
         """Write the whole state, then remove old slots."""
-        state = self._state
+        state = self.state
         snapshot = slots.Snapshot(
             number=state.tail,
             epoch=state.epoch,
-            at=round(self._journal.clock.steady(), 3),
+            at=round(self.journal.clock.steady(), 3),
             instances=dict(state.instances),
             groups=dict(state.groups),
             drainers=frozenset(state.drainers),
             head=state.head,
         )
-        op = f"{self._rng.bits(96):024x}"
+        op = f"{self.rng.bits(96):024x}"
         body = await _encode_snapshot(snapshot, op=op)
         if len(body) > SNAPSHOT_LIMIT:
             raise errors.PermissionDeniedError(
                 f"the snapshot would have {len(body)} bytes, expected at most {SNAPSHOT_LIMIT}"
             )
         await points.reach(points.Point.BEFORE_SNAPSHOT)
-        await self._guard()
-        key = self._journal.snapshot_key(snapshot.number)
+        await self.guard()
+        key = self.journal.snapshot_key(snapshot.number)
         await settle.write(
-            self._journal.store,
+            self.journal.store,
             settle.ConditionalWrite(key=key, body=body, op=op, seen=None, limit=SNAPSHOT_LIMIT),
             timeout=lambda: SNAPSHOT_TIMEOUT_SECONDS,
             retry=self._retry,
         )
         state.snapshot, state.since_snapshot = snapshot.number, 0
         await points.reach(points.Point.AFTER_SNAPSHOT)
-        self._compacted = await compaction.compact(self._journal, guard=self._guard, compacted=self._compacted)
+        self._compacted = await compaction.compact(self.journal, guard=self.guard, compacted=self._compacted)
 
 
 async def _encode_snapshot(snapshot: slots.Snapshot, *, op: str) -> bytes:

@@ -1,7 +1,7 @@
 """From the configuration or the command line to a store. Client libraries are imported only when needed."""
 
 from nstance import clock
-from nstance.objects import errors, file, memory, prefixed
+from nstance.objects import errors, file, memory, wrapped
 from nstance.objects.port import ObjectStore
 
 PROVIDERS = ("s3", "gcs", "file", "memory")
@@ -12,7 +12,7 @@ def open_store(
 ) -> ObjectStore:
     """For `file` the bucket is a directory. Raises PermissionDeniedError."""
     store = _open(provider, bucket, region, endpoint)
-    return prefixed.PrefixedStore(store, prefix) if prefix.strip("/") else store
+    return wrapped.PrefixedStore(store, prefix) if prefix.strip("/") else store
 
 
 def _open(provider: str, bucket: str, region: str | None, endpoint: str | None) -> ObjectStore:

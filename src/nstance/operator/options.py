@@ -79,6 +79,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """How long controllers wait, in seconds. No flag sets them."""
+
+    cluster_api_gone: float = 60.0  # Cluster API's controllers that have not looked at a change for so long are gone
+    cluster_api_check: float = 5.0
+    call_settled: float = 15.0  # longer than a call to a shard may take
+    vm_gone_check: float = 5.0  # until the shard is asked again whether the VM is gone
+    failed_pod_retry: float = 60.0  # until a pod whose instance could not be created gets another one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     config: Path = Path(CONFIG)
     health: BindAddress | None = BindAddress("", 8081)
@@ -93,6 +104,7 @@ class Options:
     kubeconfig: str = ""
     level: Level = Level.INFO
     json_logs: bool = False
+    waits: Waits = field(default_factory=Waits)
     environment: "Environment" = field(default_factory=lambda: Environment())
 
 

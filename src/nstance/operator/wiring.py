@@ -207,6 +207,7 @@ class Operator:
             key_secret=environment.key_secret,
             on_demand_namespaces=self.options.on_demand_namespaces,
             delete_nodes=self.options.delete_nodes,
+            waits=self.options.waits,
         )
         context, remote = self._context(kube, settings, links)
         controllers = self._build(context)

@@ -121,15 +121,14 @@ class CertificateAuthority:
         self,
         identity: names.Server,
         public_key: bytes,
+        hosts: fields.Alternatives = fields.NO_ALTERNATIVES,
         *,
-        dns: Sequence[str],
-        ip: Sequence[str],
         serial: int,
         issued: float,
         expires: float,
     ) -> Issued:
-        """`dns` and `ip` are the advertised addresses; the loopback names are added."""
-        alternatives = fields.Alternatives(dns=("localhost", *dns), ip=("127.0.0.1", "::1", *ip))
+        """`hosts`: the advertised ones; the loopback names are added."""
+        alternatives = fields.Alternatives(dns=("localhost", *hosts.dns), ip=("127.0.0.1", "::1", *hosts.ip))
         validity = _Validity(serial, math.floor(issued - SERVER_BACKDATE), expires)
         return self._issue_identity(identity, public_key, frozenset(Usage), validity, alternatives)
 

@@ -58,3 +58,7 @@ class UnknownOutcomeError(ProviderError):
     """It may have happened, or may still happen. Look it up by its ID, or repeat it with the same ID."""
 
     code = "unknown_outcome"
+
+
+def deleted(id: str) -> PermanentError:
+    return PermanentError(f"{id} was deleted; a new instance needs a new ID")

@@ -24,8 +24,6 @@ from nstance.model import ids
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId
 from nstance.providers import errors, launch, processes
 
-MAX_REMEMBERED = 10_000  # deleted IDs
-SWEEP_EVERY = 1_000  # deletions
 _LOCK_STEP_SECONDS = 0.02
 _LOCK_STEPS = 750  # 15 seconds: longer than a create or delete takes
 _FOLDERS = ("identity", "keys", "recv")
@@ -61,8 +59,11 @@ class Lock:
 
 
 class InstanceDirs:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, max_remembered: int = 10_000, sweep_every: int = 1_000) -> None:
+        """`max_remembered`: deleted IDs. `sweep_every`: deletions."""
         self.root = root
+        self._max_remembered = max_remembered
+        self._sweep_every = sweep_every
         self._ids = root / ".ids"
         self._new = root / ".new"
         self._trash = root / ".trash"
@@ -78,7 +79,7 @@ class InstanceDirs:
         for name in os.listdir(self._trash):
             shutil.rmtree(self._trash / name, ignore_errors=True)
         unused = [name for name in os.listdir(self._ids) if not (self.root / name).exists()]
-        for name in sorted(unused, key=lambda name: name[4:])[:-MAX_REMEMBERED]:
+        for name in sorted(unused, key=lambda name: name[4:])[: -self._max_remembered]:
             (self._ids / name).unlink(missing_ok=True)
 
     def directory(self, id: InstanceId) -> Path:
@@ -89,12 +90,20 @@ class InstanceDirs:
     @contextlib.contextmanager
     def lock(self, id: InstanceId) -> Iterator[Lock]:
         """Lock an instance against other processes."""
-        path = self._ids / self.directory(id).name
-        descriptor = self._lock(path)
+        descriptor = _locked(self._ids / self.directory(id).name, os.O_RDWR | os.O_CREAT)
         try:
             yield Lock(descriptor, is_deleted=os.fstat(descriptor).st_size > 0)
         finally:
             os.close(descriptor)  # not LOCK_UN: a starting agent that inherited the lock keeps it
+
+    @contextlib.contextmanager
+    def lock_all(self) -> Iterator[None]:
+        """Held while an instance is made whose place depends on all others."""
+        descriptor = _locked(self._new, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
 
     def create(
         self, record: Record, identity: Mapping[str, str], *, fill: Callable[[Path], None] = lambda draft: None
@@ -162,7 +171,7 @@ class InstanceDirs:
         os.pwrite(lock.descriptor, _DELETED, 0)
         os.fsync(lock.descriptor)
         self._deletions += 1
-        if self._deletions % SWEEP_EVERY == 0:
+        if self._deletions % self._sweep_every == 0:
             self.sweep()
 
     def remove(self, id: InstanceId) -> None:
@@ -184,20 +193,21 @@ class InstanceDirs:
         except FileNotFoundError:
             return b""
 
-    def _lock(self, path: Path) -> int:
-        for _ in range(_LOCK_STEPS):
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
-                    return lock
-            except BlockingIOError:
-                time.sleep(_LOCK_STEP_SECONDS)
-            except OSError:
-                os.close(lock)
-                raise
+
+def _locked(path: Path, flags: int) -> int:
+    for _ in range(_LOCK_STEPS):
+        lock = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
+                return lock
+        except BlockingIOError:
+            time.sleep(_LOCK_STEP_SECONDS)
+        except OSError:
             os.close(lock)
-        raise errors.UnavailableError(f"expected a free lock on {path.name}, but another process holds {path}")
+            raise
+        os.close(lock)
+    raise errors.UnavailableError(f"expected a free lock on {path.name}, but another process holds {path}")
 
 
 def _parse(body: bytes, id: InstanceId) -> Record:

@@ -115,7 +115,7 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         self._dirs.prepare()
         with self._dirs.lock(request.id) as lock:
             if lock.is_deleted:
-                raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
+                raise errors.deleted(request.id)
             record = self._dirs.read(request.id)
             if record is None:
                 record = self._make_directory(request)

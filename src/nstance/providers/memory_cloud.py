@@ -10,7 +10,7 @@ import contextvars
 import copy
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,7 +18,9 @@ from nstance import clock as clocks
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
 from nstance.model.offer import Offer
 from nstance.providers import errors, memory_offers, port
+from nstance.providers.cloud_answers import check_owner
 from nstance.providers.memory_behavior import Behavior, Call, Life, Outcome, Script
+from nstance.tasks import background
 
 _REMEMBERED = 100_000  # deleted IDs
 
@@ -86,14 +88,13 @@ class MemoryCloud:
         behavior: Behavior | None = None,
         subnets: Mapping[str, int] | None = None,
         offers: Mapping[Offer, int] | None = None,
-        images: Sequence[Image] = (),
         on_boot: Hook | None = None,
         on_end: Hook | None = None,
     ) -> None:
         self.behavior: Behavior = behavior or Script()
         self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not listed is unlimited
         self.offers = dict(offers or {})  # VMs in each pattern, see `memory_offers`
-        self.images = list(images)
+        self.images: list[Image] = []
         self.calls: Counter[Call] = Counter()
         self.mismatched: list[InstanceId] = []  # creates repeated with another request, which is a bug of the caller
         self.leader_networks: dict[port.Scope, str] = {}
@@ -143,10 +144,7 @@ class MemoryCloud:
 
     async def close(self) -> None:
         """Cancel delayed work."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(self._tasks)
 
     # Called by providers.
 
@@ -197,7 +195,7 @@ class MemoryCloud:
         machine = next((m for m in existing if m.deleted_at is None), None)
         if machine is None:
             if existing or request.id in self._deleted:
-                raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
+                raise errors.deleted(request.id)
             free = self.free(request.subnet)
             if free is not None and free <= 0:
                 raise errors.NoCapacityError(
@@ -208,7 +206,7 @@ class MemoryCloud:
             if (lack := self.find_lack(request)) is not None:
                 raise lack
             machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
-        self._check_owner(scope, machine)
+        check_owner(scope, machine.request.id, machine.cluster, machine.shard)
         if not may_exist and machine.request != request:
             self.mismatched.append(request.id)
         status = machine.status(self._clock.monotonic())
@@ -218,7 +216,7 @@ class MemoryCloud:
     def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
         machines = self._machines_of(id, provider_id)
         for machine in machines:
-            self._check_owner(scope, machine)
+            check_owner(scope, machine.request.id, machine.cluster, machine.shard)
         for machine in machines:
             self._kill(machine, after=machine.life.dying)
         now = self._clock.monotonic()
@@ -230,7 +228,7 @@ class MemoryCloud:
     def get(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Vm:
         now = self._clock.monotonic()
         for machine in self._machines_of(id, provider_id):
-            self._check_owner(scope, machine)
+            check_owner(scope, machine.request.id, machine.cluster, machine.shard)
             status = machine.status(now - machine.life.get_lag)
             if status is not None:
                 return machine.show(status)
@@ -354,13 +352,6 @@ class MemoryCloud:
     def _end(self, machine: _Machine) -> None:
         if self._on_end is not None:
             self._on_end(machine.request, machine.show(port.Status.STOPPED))
-
-    def _check_owner(self, scope: port.Scope, machine: _Machine) -> None:
-        """Raises for the tags of another cluster or shard; missing tags prove nothing."""
-        if machine.cluster not in (None, scope.cluster) or machine.shard not in (None, scope.shard):
-            raise errors.PermanentError(
-                f"{machine.request.id} belongs to shard {machine.shard} of cluster {machine.cluster}"
-            )
 
     def _run_later(self, delay: float, work: Callable[[], None]) -> None:
         context = self._context.copy()

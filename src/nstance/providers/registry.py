@@ -14,14 +14,13 @@ from nstance.providers.options import Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a cloud runs the VMs, the address that its leader gets, and the secrets that its API may need."""
+    """Where a cloud runs the VMs, who asks for them, the leader's address, and the secrets that its API may need."""
 
+    server: str = ""  # this server, which gets the leader address
     region: str = ""
     zone: str = ""
     leader_address: port.FixedAddress | None = None
-    read_secret: Callable[[str], Awaitable[bytes]] | None = (
-        None  # from the cluster's secret store; raises ProviderError
-    )
+    read_secret: Callable[[str], Awaitable[bytes]] | None = None  # of the cluster; raises ProviderError
 
 
 KINDS = ("memory", "mock", "process", "tmux", "qemu", "aws", "gcp", "google", "proxmox")
@@ -34,14 +33,13 @@ def open_provider(
     options: Mapping[str, object] | None = None,
     cachedir: Path,
     clock: clocks.Clock,
-    server: str = "",
-    place: Place | None = None,
+    place: Place = Place(),  # noqa: B008 - immutable
 ) -> port.Instances:
     """Raises PermanentError for an unknown kind or option. It may create directories."""
     parsed = Options(kind, options or {})
     match kind:
         case "memory" | "mock":
-            return _memory(parsed, scope, clock, server)
+            return _memory(parsed, scope, clock, place)
         case "process":
             return _process(parsed, scope, cachedir)
         case "tmux":
@@ -49,17 +47,18 @@ def open_provider(
         case "qemu":
             return _qemu(parsed, scope, cachedir, clock)
         case "aws":
-            return _aws(parsed, scope, clock, server, place)
+            return _aws(parsed, scope, clock, place)
         case "proxmox":
             return _proxmox(parsed, scope, clock, place)
         case "gcp" | "google":
-            return _gcp(parsed, scope, clock, place or Place())
-    near = difflib.get_close_matches(kind, KINDS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
-    raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
+            return _gcp(parsed, scope, clock, place)
+        case _:
+            near = difflib.get_close_matches(kind, KINDS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
+            raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
 
 
-def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: str) -> port.Instances:
+def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:
     from nstance.providers import memory, memory_behavior, memory_cloud, memory_offers
 
     script = memory_behavior.Script(
@@ -73,14 +72,13 @@ def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: st
         raise errors.PermanentError(f"option offers: {problem}") from problem
     options.finish()
     cloud = memory_cloud.MemoryCloud(clock, behavior=script, subnets=subnets, offers=offers)
-    return memory.MemoryProvider(scope, clock, cloud=cloud, server=server)
+    return memory.MemoryProvider(scope, clock, cloud=cloud, server=place.server)
 
 
-def _aws(options: Options, scope: port.Scope, clock: clocks.Clock, server: str, place: Place | None) -> port.Instances:
+def _aws(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:
     from nstance.providers.aws.launch_budget import BURST_LAUNCHES, LAUNCHES_PER_SECOND
     from nstance.providers.aws.provider import AwsSettings, open_aws
 
-    place = place or Place()
     settings = AwsSettings(
         region=place.region,
         endpoint=options.text("endpoint") or options.text("endpoint_url") or "",
@@ -90,7 +88,7 @@ def _aws(options: Options, scope: port.Scope, clock: clocks.Clock, server: str, 
         launch_rate=options.number("launch_rate") or LAUNCHES_PER_SECOND,
     )
     options.finish()
-    return open_aws(scope, settings, place.leader_address, clock=clock, server=server)
+    return open_aws(scope, settings, place.leader_address, clock=clock, server=place.server)
 
 
 def _gcp(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:
@@ -149,9 +147,9 @@ def _qemu(options: Options, scope: port.Scope, cachedir: Path, clock: clocks.Clo
     return provider.open_qemu(scope, clock, clocks.SystemRng(), settings)
 
 
-def _proxmox(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place | None) -> port.Instances:
-    from nstance.providers.proxmox import configured, provider
+def _proxmox(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:
+    from nstance.providers.proxmox import client, configured, provider
 
-    access, settings = configured.read(options, os.environ, place.read_secret if place is not None else None)
+    access, settings = configured.read(options, os.environ, place.read_secret)
     options.finish()
-    return provider.open_proxmox(scope, access, clock, settings)
+    return provider.ProxmoxProvider(scope, client.ProxmoxClient(access, clock), clock, settings)

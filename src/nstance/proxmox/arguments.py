@@ -1,21 +1,10 @@
 """Arguments of a VM as users write them, checked before anything is created: each fault with its path."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
+from nstance.clouds.arguments import Fault
 from nstance.proxmox import network
-
-Path = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`known`: the names that would have been valid, if a name is not."""
-
-    path: Path
-    message: str
-    known: Sequence[str] = ()
 
 
 def _matches(pattern: str) -> Callable[[object], bool]:

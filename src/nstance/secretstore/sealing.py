@@ -57,7 +57,7 @@ class Keyring:
                 raise errors.BadKeyError(f"expected an encryption key of {KEY_BYTES} bytes, found {len(key)}")
 
     def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
-        head = MAGIC + bytes([_SEALED]) + _key_id(self.current)
+        head = MAGIC + bytes([_SEALED]) + key_id(self.current)
         nonce = rng.bytes(_NONCE)
         return head + nonce + AESGCM(self.current).encrypt(nonce, plain, _associated_data(head, cluster, name))
 
@@ -69,9 +69,9 @@ class Keyring:
             )
         head, nonce, ciphertext = blob[: _START + _ID], blob[_START + _ID :][:_NONCE], blob[_START + _ID + _NONCE :]
         used = head[_START:]
-        key = next((key for key in (self.current, *self.old) if _key_id(key) == used), None)
+        key = next((key for key in (self.current, *self.old) if key_id(key) == used), None)
         if key is None:
-            ours = ", ".join(_key_id(key).hex() for key in (self.current, *self.old))
+            ours = ", ".join(key_id(key).hex() for key in (self.current, *self.old))
             raise errors.DecryptionError(
                 f"{name} is sealed with key {used.hex()}, this program has {ours}; "
                 "set the right encryption key, or add it to old_encryption_keys"
@@ -85,7 +85,7 @@ class Keyring:
             ) from None
 
     def is_current(self, blob: bytes) -> bool:
-        return blob.startswith(MAGIC + bytes([_SEALED]) + _key_id(self.current))
+        return blob.startswith(MAGIC + bytes([_SEALED]) + key_id(self.current))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,6 @@ class Unsealed:
 
     def is_current(self, blob: bytes) -> bool:
         return blob.startswith(MAGIC + bytes([_PLAIN]))
-
-
-def key_id(key: bytes) -> str:
-    """Identifies a key without revealing it."""
-    return _key_id(key).hex()
 
 
 def parse_key(key: str | bytes) -> bytes:
@@ -139,7 +134,8 @@ def _base64(text: bytes) -> bytes:
     return base64.b64decode(standard + b"=" * (-len(standard) % 4), validate=True)
 
 
-def _key_id(key: bytes) -> bytes:
+def key_id(key: bytes) -> bytes:
+    """Identifies a key without revealing it."""
     return hashlib.sha256(b"nstance-key-id-v1\0" + key).digest()[:_ID]
 
 

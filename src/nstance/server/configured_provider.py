@@ -30,8 +30,7 @@ def open_configured(
             options=settings.shard.infra.options,
             cachedir=options.cachedir,
             clock=clock,
-            server=options.id,
-            place=_place(settings, secret_store),
+            place=_place(settings, options, secret_store),
         )
     except errors.ProviderError as problem:
         raise FatalError(f"the provider cannot be opened: {problem}") from problem
@@ -54,9 +53,10 @@ async def read_secret(secret_store: SecretStore, name: str) -> bytes:
         raise errors.PermanentError(f"failed to read the secret {name!r}: {problem}", parameter="secret") from problem
 
 
-def _place(settings: Settings, secret_store: SecretStore | None) -> Place:
+def _place(settings: Settings, options: Options, secret_store: SecretStore | None) -> Place:
     network = settings.shard.leader_network
     return Place(
+        server=options.id,
         region=settings.shard.infra.region,
         zone=settings.shard.infra.zone,
         leader_address=FixedAddress(network.ip, network.ip6, network.interface_id) if network is not None else None,

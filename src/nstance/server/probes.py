@@ -22,18 +22,7 @@ class Probes:
         """`health_problem`: why this server is not healthy, or None if it is; it must not block."""
         self._health_problem = health_problem
         self._metrics = metrics
-        self._listener = http_listener.HttpListener(self._answer, request_seconds=request_seconds)
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    async def start(self, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises OSError if the address is not available."""
-        await self._listener.start(host, port)
-
-    async def close(self) -> None:
-        await self._listener.close()
+        self.listener = http_listener.HttpListener(self._answer, request_seconds=request_seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/", "/health", "/metrics"):

@@ -32,6 +32,7 @@ class Server:
             snapshot_prefix=storage_keys.snapshot_prefix(env.shard),
             clock=env.clock,
             timeout=lambda: max(journal.TIMEOUT_SECONDS, store.latency().timeout),
+            limits=env.journal_limits,
         )
         history = History(env.history, env.metrics, env.clock)
         self.active_config = ActiveConfig(configuration, store=env.store, shard=env.shard, clock=env.clock)

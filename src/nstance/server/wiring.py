@@ -19,8 +19,8 @@ from nstance.config.model.settings import Settings
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import errors, lease, probe
-from nstance.objects.observed import ObservedStore
 from nstance.objects.port import ObjectStore
+from nstance.objects.wrapped import ObservedStore
 from nstance.pki import names
 from nstance.providers.port import Instances
 from nstance.secretstore.port import SecretStore
@@ -131,7 +131,7 @@ class ServerProcess:
         finally:
             store_check.cancel()
             await asyncio.gather(store_check, return_exceptions=True)
-            await probes.close()
+            await probes.listener.close()
             if self._store is None:
                 await store.close()
 
@@ -216,10 +216,10 @@ class ServerProcess:
         if self._health_address == shifted:
             return
         if self._health_address is not None:
-            await probes.close()
+            await probes.listener.close()
             self._health_address = None
         try:
-            await probes.start(shifted.host, shifted.port)
+            await probes.listener.start(shifted.host, shifted.port)
         except OSError as problem:
             raise FatalError(reserved_ports.taken(Service.HEALTH, shifted, problem)) from problem
         self._health_address = shifted
@@ -317,6 +317,7 @@ class ServerProcess:
             fingerprint=identity.fingerprint,
         )
         server = self.server = Server(env, me, configuration)
+        trust.follow(lambda: server.active_config.configuration.settings)
         for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(server, contexts, cluster, opened)
@@ -374,10 +375,10 @@ class ServerProcess:
             shard=self.shard,
         )
         try:
-            await peers.start(bind.host, bind.port)
+            await peers.listener.start(bind.host, bind.port)
         except OSError as problem:
             raise FatalError(reserved_ports.taken(Service.ELECTION, bind, problem)) from problem
-        opened.push_async_callback(peers.close)
+        opened.push_async_callback(peers.listener.close)
 
     def _alarm(self, message: str) -> bool:
         context = self.server.leader.context if self.server is not None else None

@@ -11,13 +11,14 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.pki import keys, proof
 from nstance.providers.port import CreateRequest, Status, Vm
 from nstance.sim.agent_port import DELAY_SECONDS, AgentPort, Connection
-from nstance.sim.desired_groups import CLUSTER, SUSPECT_AFTER
+from nstance.sim.desired_groups import CLUSTER, SUSPECT_AFTER, check_name
 from nstance.sim.rng import SeededRng
 from nstance.v1 import agent_pb2, registration_pb2
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
 
+RECOVERY_SECONDS = 1.5  # for which a report of its recovery may be on its way
 CLONE_ADDRESS = "203.0.113.8"
 
 
@@ -50,7 +51,9 @@ class SimAgent:
         self.number = number
         self.mute = mute  # it never registers: a bad image
         self.broken = broken  # it never becomes ready
-        self.failing = False  # its checks fail at the moment
+        self.failing = False  # whatever it checks fails at the moment
+        self._failing_since: float | None = None
+        self._failed = (0.0, -RECOVERY_SECONDS)  # from, until: when checks failed before
         self.alive = True
         self.registered = False
         self.identity_lost = False  # it can never register again
@@ -63,7 +66,11 @@ class SimAgent:
         self.unreachable_since: float | None = None  # cut off or hung
         self._healthy_since = world.now
         self._last_seen: dict[AgentPort, float] = {}
-        self._undelivered: tuple[Connection, str] | None = None  # files that were sent while it was unreachable
+        # What was sent while it was unreachable.
+        self._undelivered: tuple[Connection, str] | None = None
+        self._undelivered_checks: tuple[Connection, agent_pb2.CheckConfig] | None = None
+        self._checks: agent_pb2.CheckConfig | None = None  # that it runs
+        self._has_results = False  # of these
         self._boot, self._sequence = 0, 0
         self._disconnected = asyncio.Event()
         self._reachable = asyncio.Event()
@@ -87,6 +94,13 @@ class SimAgent:
             return 0.0
         return self.world.now - self._healthy_since
 
+    def failed_for(self) -> float:
+        """Seconds for which its check fails, or failed until a moment ago."""
+        since, until = self._failed
+        if self._failing_since is not None:
+            since, until = self._failing_since, self.world.now
+        return until - since if until >= self.world.now - RECOVERY_SECONDS else 0.0
+
     def _note_last_seen(self) -> None:
         """Called before something happens to it: the leader has seen it until now."""
         if self.connection is not None and self.unreachable_since is None:
@@ -96,7 +110,19 @@ class SimAgent:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.installed) and not self.broken and not self.failing
+        if not self.installed or self.broken or self.failing:
+            return False
+        return all(each.passing for each in self._results()) and (self._has_results or not self._is_checked)
+
+    @property
+    def _is_checked(self) -> bool:
+        group = self.world.desired_groups.groups.get(self.request.group)
+        return group is not None and bool(group.checks)
+
+    def _results(self) -> list[agent_pb2.CheckResult]:
+        checks = self._checks.checks if self._checks is not None and self._has_results else ()
+        own = check_name(self.request.args.get("generation"))
+        return [agent_pb2.CheckResult(name=each.name, passing=not self.failing and each.name == own) for each in checks]
 
     def ready_since(self, port: AgentPort, *, within: float) -> float | None:
         """Since when it has reported ready to this leader; None if it has not, within so many seconds."""
@@ -113,10 +139,35 @@ class SimAgent:
         self.installed = hash
         self.report()
 
+    def receive_checks(self, connection: Connection, checks: agent_pb2.CheckConfig) -> None:
+        """The server sent checks. Their first results follow when they have run; until then there are none."""
+        if connection.closed.is_set() or not self.alive:
+            return
+        if self.unreachable_since is not None:
+            self._undelivered_checks = connection, checks
+            return
+        self._checks, self._has_results = checks, False
+        self.world.later(self.world.random.uniform(0.1, 2.0), self._run_checks, checks)
+
+    def _run_checks(self, checks: agent_pb2.CheckConfig) -> None:
+        if self._checks is checks and self.alive:
+            self._has_results = True
+            self._note_failures()
+            self.report()
+
     def fail_checks(self, failing: bool) -> None:
         if self.alive and self.failing is not failing:
             self.failing = failing
+            self._note_failures()
             self.report()
+
+    def _note_failures(self) -> None:
+        """An adopted VM may be of another revision than its record, and then fails the checks of that one."""
+        fails = self.failing or not all(each.passing for each in self._results())
+        if fails and self._failing_since is None:
+            self._failing_since = self.world.now
+        elif not fails and self._failing_since is not None:
+            self._failed, self._failing_since = (self._failing_since, self.world.now), None
 
     def report(self) -> None:
         connection = self.connection
@@ -127,7 +178,9 @@ class SimAgent:
             boot_id=f"{self.provider_id}-{self._boot}",
             sequence=self._sequence,
             config_hash=self.installed,
-            received_hash=self.installed if self.is_ready else "not-ready",
+            received_hash=self.installed if self._has_good_files else "not-ready",
+            checks_hash=self._checks.hash if self._checks is not None else "",
+            checks=self._results(),
         )
         connection.send(agent_pb2.AgentMessage(report=report))
         if not self.is_ready:
@@ -136,6 +189,11 @@ class SimAgent:
         if self.ready_reports.get(connection.port, (0.0, 0.0))[1] is not None:
             self.ready_reports[connection.port] = self.world.now, None
         self._ready_on[connection.port] = connection
+
+    @property
+    def _has_good_files(self) -> bool:
+        """Without checks, files that are not received stand for whatever may be wrong."""
+        return self.is_ready or (self._is_checked and bool(self.installed) and not self.broken)
 
     def _end_ready_report(self, port: AgentPort) -> None:
         since, until = self.ready_reports.get(port, (0.0, 0.0))
@@ -168,6 +226,9 @@ class SimAgent:
             undelivered, self._undelivered = self._undelivered, None
             if undelivered is not None:
                 self.install_files(*undelivered)
+            checks, self._undelivered_checks = self._undelivered_checks, None
+            if checks is not None:
+                self.receive_checks(*checks)
             self.report()
 
     def die(self, *, reset: bool) -> None:
@@ -198,6 +259,7 @@ class SimAgent:
             return
         connection.send(agent_pb2.AgentMessage(goodbye=agent_pb2.Goodbye(reason=agent_pb2.Goodbye.RESTART)))
         self._boot, self._sequence = self._boot + 1, 0
+        self._checks, self._has_results = None, False
         connection.port.server.later(2 * DELAY_SECONDS, connection.abort)
         self.cut_off(seconds)
 

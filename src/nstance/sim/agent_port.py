@@ -66,8 +66,10 @@ class Connection:
     async def send_initial_metadata(self) -> None:
         return
 
-    async def send_message(self, message: object) -> None:
-        return
+    async def send_message(self, message: agent_pb2.HealthAnswer) -> None:
+        if message.HasField("checks"):
+            self.agent.world.auditor.rollouts.check_checks(self.agent.id, message.checks, self.port)
+            self.agent.world.later(DELAY_SECONDS, self.agent.receive_checks, self, message.checks)
 
     async def recv_message(self) -> agent_pb2.AgentMessage:
         return await self._inbox.get()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nstance.model.ids import DEFAULT_TENANT, ClusterId, GroupKey, GroupName, ShardId
 
@@ -15,7 +15,9 @@ DEAD_AFTER = 15.0
 COLLECT_EVERY = 10.0
 REGISTRATION_TIMEOUT = 30.0
 READY_TIMEOUT = 20.0
+UNHEALTHY_AFTER = 8.0  # of a failing check, where that counts
 CAPACITY_RETRY = 4.0
+FORCED_AGE = 3000.0  # longer than any run
 BALANCER = "front"
 
 
@@ -37,6 +39,8 @@ class DesiredGroup:
     instance_types: tuple[str, ...] = ("small",)
     markets: tuple[str, ...] = ()
     prefer: str = "loose"
+    checks: float = 0.0  # seconds between two runs of its instances' check; 0: they have none
+    unhealthy_after: float = 0.0  # of a failing check; 0: never
 
     def offers(self) -> dict[str, object]:
         prefer = self.prefer if self.max_surge else "loose"
@@ -57,6 +61,14 @@ class DesiredGroup:
             fields |= {"canary": self.canary, "pause_after_canary": self.pause}
         return fields
 
+    def check_block(self) -> dict[str, object]:
+        """Only instances of its own revision pass the check."""
+        if not self.checks:
+            return {}
+        check = {"kind": "command", "argv": ["serves"], "interval": f"{self.checks}s"}
+        limit = {"unhealthy_after": f"{self.unhealthy_after}s"} if self.unhealthy_after else {}
+        return {"checks": {check_name(self.generation): check, **limit}}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredGroups:
@@ -66,6 +78,12 @@ class DesiredGroups:
     collect: float = COLLECT_EVERY  # seconds between two listings of the provider
     capacity_retry: float = CAPACITY_RETRY
     unknown: str = "hold"  # what happens to VMs that no record knows
+    eligible_age: float | None = None
+    forced_age: float = FORCED_AGE
+
+    def without_expiry(self) -> "DesiredGroups":
+        """A shard whose instances expire is never at rest."""
+        return replace(self, eligible_age=None, forced_age=FORCED_AGE)
 
     def text(self) -> bytes:
         return json.dumps(self._document(), sort_keys=True).encode()
@@ -93,7 +111,7 @@ class DesiredGroups:
                     "deleted_record_retention": "30m",
                     "unknown": self.unknown,
                 },
-                "expiry": {"forced_age": "50m"},  # longer than any run
+                "expiry": self._expiry(),
                 "leader_election": {"heartbeat": f"{self.heartbeat}s"},
                 "identity": {"on_clone": self.on_clone},
             },
@@ -109,6 +127,7 @@ class DesiredGroups:
                         "generation": {"kind": "string", "template": str(desired.generation)},
                     },
                     "ready_timeout": f"{READY_TIMEOUT}s",
+                    **desired.check_block(),
                 }
                 for name, desired in self.groups.items()
             },
@@ -125,6 +144,14 @@ class DesiredGroups:
                 }
             },
         }
+
+    def _expiry(self) -> dict[str, object]:
+        eligible = {} if self.eligible_age is None else {"eligible_age": f"{self.eligible_age}s"}
+        return {**eligible, "forced_age": f"{self.forced_age}s"}
+
+
+def check_name(generation: object) -> str:
+    return f"serves-{generation}"
 
 
 def key(name: str) -> GroupKey:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nstance import points
 from nstance.authority.keyset import Authority
-from nstance.authority.open import Places, open_authority
+from nstance.authority.open import Places, open_authority, open_vault
 from nstance.authority.operators import Operators
 from nstance.model.ids import InstanceId
 from nstance.objects import errors, journal, lease, memory, slots
@@ -74,16 +74,9 @@ class _Then:
 def authority() -> Authority:
     """One CA for all runs: making it is not what is tested here."""
     clock = _Then()
-    opening = open_authority(
-        memory.MemoryStore(clock),
-        Places("cluster/"),
-        keyring=None,
-        cluster=CLUSTER,
-        clock=clock,
-        rng=SeededRng("authority"),
-        create=True,
-        insecure_dev=True,
-    )
+    rng = SeededRng("authority")
+    vault = open_vault(memory.MemoryStore(clock), keyring=None, cluster=CLUSTER, rng=rng, insecure_dev=True)
+    opening = open_authority(vault, Places("cluster/"), clock=clock, create=True)
     with asyncio.Runner() as runner:
         return runner.run(opening)
 
@@ -92,6 +85,9 @@ def authority() -> Authority:
 def metrics(name: str) -> Metrics:
     """Nobody reads them here, and making them takes longer than a second of virtual time."""
     return Metrics()
+
+
+OFTEN = journal.Limits(snapshot_slots=8, keep_seconds=24.0)  # snapshots, and compaction
 
 
 class SimServer:
@@ -103,8 +99,8 @@ class SimServer:
         self.world = world
         self.machine = machine
         self.elector: Elector | None = None  # while its process runs
-        self.door: AgentPort | None = None
-        self.office: OperatorPort | None = None
+        self.agent_port: AgentPort | None = None
+        self.operator_port: OperatorPort | None = None
         self._context = contextvars.Context()
 
     @property
@@ -177,6 +173,7 @@ class SimServer:
             ports=self._ports,
             history=Unkept(),
             metrics=metrics(self.name),
+            journal_limits=OFTEN if world.setup.snapshots else journal.LIMITS,
             observers=Observers(
                 term=self._watch_term,
                 on_commit=self._on_commit,
@@ -223,12 +220,12 @@ class SimServer:
                 await self.machine.sleep(0.5)
 
     def _on_commit(self, entry: slots.Entry) -> None:
-        assert self.door is not None
-        self.world.auditor.decided(entry, self.door)
+        assert self.agent_port is not None
+        self.world.auditor.decided(entry, self.agent_port)
 
     def _ports(self, context: TermContext) -> list[Port]:
-        self.door, self.office = AgentPort(self, context), OperatorPort(self, context)
-        return [self.office, self.door]
+        self.agent_port, self.operator_port = AgentPort(self, context), OperatorPort(self, context)
+        return [self.operator_port, self.agent_port]
 
     async def _at_point(self, point: points.Point) -> None:
         if self.world.visit(self, point):

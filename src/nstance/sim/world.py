@@ -20,7 +20,7 @@ from nstance import points
 from nstance.config import storage_keys
 from nstance.core import rollout
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.objects import compaction, journal, journal_writer, slots
+from nstance.objects import journal, slots
 from nstance.providers import port
 from nstance.secretstore import memory as secrets
 from nstance.server.state.commits import Committed
@@ -326,7 +326,7 @@ class World:
         self.network.cut.clear()
         self.network.rejected.clear()
         self.agents_shut_out_until = 0.0
-        self.put_config(self.desired_groups.text())
+        self.configure(self.desired_groups.without_expiry())
         self.restore_secrets()
         for agent in self.agents():
             agent.fail_checks(False)
@@ -352,11 +352,11 @@ class World:
     def _resume_rollouts(self) -> None:
         """Resume rollouts that wait for a person."""
         leader = self.leader()
-        if leader is None or leader.office is None:
+        if leader is None or leader.operator_port is None:
             return
         for key, record in self.auditor.rollouts.groups.items():
             if record.current is not None and record.current.outcome in rollout.HELD:
-                leader.spawn(leader.office.resume(key))
+                leader.spawn(leader.operator_port.resume(key))
 
     async def _reread(self) -> None:
         reader = journal.Journal(
@@ -382,15 +382,11 @@ def world(seed: int, setup: Setup, *, on_trace: Callable[[str], None] | None = N
     log = logging.getLogger("nstance")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
-    defaults = journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS
-    if setup.snapshots:
-        journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS = 8, 24.0
     if setup.audited:
         gc.disable()  # a collection at another moment must not change what happens
     try:
         yield made
     finally:
-        journal_writer.SNAPSHOT_SLOTS, compaction.KEEP_SECONDS = defaults
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # pending coroutines are dropped here
             made.loop.finish()

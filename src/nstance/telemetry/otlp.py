@@ -19,11 +19,7 @@ from nstance.telemetry.traces import Span
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUE = 4096  # spans
-MAX_BATCH = 256
-LINGER_SECONDS = 0.5  # for more spans to share a request
 TIMEOUT_SECONDS = 10.0
-RETRY_SECONDS = (1.0, 30.0)
 RETRYABLE = frozenset({429, 502, 503, 504})
 
 
@@ -54,9 +50,23 @@ class Endpoint:
             raise RejectedError(str(problem)) from problem
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    max_queue: int = 4096  # spans
+    max_batch: int = 256
+    linger_seconds: float = 0.5  # for more spans to share a request
+    retry_seconds: tuple[float, float] = (1.0, 30.0)  # the first wait and the longest
+
+
+BATCHING = Batching()
+
+
 class Exporter:
-    def __init__(self, post: Callable[[bytes], None], resource: Mapping[str, str]) -> None:
+    def __init__(
+        self, post: Callable[[bytes], None], resource: Mapping[str, str], batching: Batching = BATCHING
+    ) -> None:
         """`post` blocks. Raises OSError where it may be tried again, and RejectedError."""
+        self._batching = batching
         self._sent = self._overflowed = self._failed = 0  # the second one belongs to the caller's thread
         self._post = post
         self._resource = [_attribute(key, value) for key, value in resource.items()]
@@ -66,7 +76,7 @@ class Exporter:
         self._thread.start()
 
     def export(self, span: Span) -> None:
-        if len(self._queue) >= MAX_QUEUE:
+        if len(self._queue) >= self._batching.max_queue:
             self._overflowed += 1
             return
         self._queue.append(span)
@@ -85,22 +95,24 @@ class Exporter:
         while True:
             self._filled.wait()
             self._filled.clear()
-            self._closing.wait(LINGER_SECONDS)
+            self._closing.wait(self._batching.linger_seconds)
             while self._queue:
-                self._send([self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))])
+                size = min(len(self._queue), self._batching.max_batch)
+                self._send([self._queue.popleft() for _ in range(size)])
             if self._closing.is_set():
                 return
 
     def _send(self, batch: list[Span]) -> None:
         body = json.dumps(encode(batch, self._resource)).encode()
-        wait, longest = RETRY_SECONDS
+        first, longest = self._batching.retry_seconds
+        wait = first
         while True:
             try:
                 self._post(body)
                 self._sent += len(batch)
                 return
             except OSError as problem:
-                if wait == RETRY_SECONDS[0]:
+                if wait == first:
                     log.warning("failed to send traces, will retry", extra={"error": str(problem)})
                 if self._closing.wait(wait):
                     break
@@ -111,7 +123,9 @@ class Exporter:
         self._failed += len(batch)
 
 
-def from_environment(environment: Mapping[str, str], *, program: str, version: str, instance: str) -> Exporter | None:
+def from_environment(
+    environment: Mapping[str, str], *, program: str, version: str, instance: str, batching: Batching = BATCHING
+) -> Exporter | None:
     """`instance`: this server, instance or replica, as `service.instance.id`."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -124,7 +138,7 @@ def from_environment(environment: Mapping[str, str], *, program: str, version: s
         "service.instance.id": instance,
         **_pairs(environment.get("OTEL_RESOURCE_ATTRIBUTES", "")),
     }
-    return Exporter(endpoint.post, resource)
+    return Exporter(endpoint.post, resource, batching)
 
 
 def read_endpoint(environment: Mapping[str, str]) -> Endpoint | None:

@@ -143,8 +143,9 @@ class Listener:
                 await _wait_tls(sock)
             async with asyncio.timeout(limits.queue_seconds):
                 await self._slots.acquire()
-            release = _Once(self._slots.release)
-            timer = loop.call_later(SLOT_SECONDS, release)
+            slot = contextlib.ExitStack()  # closing it again does nothing
+            slot.callback(self._slots.release)
+            timer = loop.call_later(SLOT_SECONDS, slot.close)
             try:
                 await loop.connect_accepted_socket(
                     lambda: protocol,
@@ -155,7 +156,7 @@ class Listener:
                 )
             finally:
                 timer.cancel()
-                release()
+                slot.close()
         except TimeoutError:
             self._on_refused("handshake: too slow")
         except OSError as error:
@@ -210,16 +211,6 @@ class _ServerProtocol(transport.Protocol):
 
 
 _SERVER = parser.configuration(client=False)
-
-
-class _Once:
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action: Callable[[], None] | None = action
-
-    def __call__(self) -> None:
-        if self._action is not None:
-            self._action()
-        self._action = None
 
 
 async def _wait_tls(sock: socket.socket) -> None:

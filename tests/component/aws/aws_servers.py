@@ -28,10 +28,12 @@ LIVING = (State.PENDING, State.STARTING, State.RUNNING)
 
 
 class AwsServers(World):
-    def __init__(self, dir: Path, url: str, stand_in: StandIn) -> None:
-        self.url, self.stand_in = url, stand_in
-        found = entries(moto_call(url, "DescribeSubnets"), "subnetSet")
-        self.subnets = sorted(str(each["subnetId"]) for each in found)[:2]
+    def __init__(self, dir: Path, url: str, stand_in: StandIn, subnets: list[str]) -> None:
+        self.url, self.stand_in, self.subnets = url, stand_in, subnets
+        self.machine = ""  # of the servers
+        self.shard_settings: Json = {}
+        self.template: Json = {}  # more of it than below
+        self.others: set[str] = set()  # EC2 instances that are not Nstance's
         self.problems: list[str] = []
         self.launches: Counter[str] = Counter()  # living VMs of each instance, by the stand-in's own books
         self._ids: dict[str, str] = {}
@@ -48,14 +50,43 @@ class AwsServers(World):
             garbage_collection={"interval": "2s", "registration_timeout": "30m"},
             **shard,
         )
-        made["templates"]["web"] |= {"instance_type": TYPE, "userdata": {"content": USERDATA}, "files": {}}
+        template = made["templates"]["web"] | {"userdata": {"content": USERDATA}, "files": {}, **self.template}
+        if "instance_types" in template:
+            del template["instance_type"]
+        else:
+            template["instance_type"] = TYPE
+        made["templates"]["web"] = template
         return made
+
+    def run_machine(self) -> str:
+        """An EC2 instance for a server."""
+        params = {"ImageId": AMI, "MinCount": "1", "MaxCount": "1", "InstanceType": TYPE, "SubnetId": self.subnets[0]}
+        made = str(entries(moto_call(self.url, "RunInstances", params), "instancesSet")[0]["instanceId"])
+        self.others.add(made)
+        return made
+
+    def leader_interface(self) -> Json:
+        """An interface for the leader address, still attached to the machine of an earlier leader. The servers here run on
+        one machine, and ask its metadata service who they are."""
+        machine, earlier = self.run_machine(), self.run_machine()
+        os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = self.stand_in.metadata_url(machine)  # restored with the keys
+        made = moto_call(self.url, "CreateNetworkInterface", {"SubnetId": self.subnets[0]})["networkInterface"]
+        attached = {"NetworkInterfaceId": made["networkInterfaceId"], "InstanceId": earlier, "DeviceIndex": "1"}
+        moto_call(self.url, "AttachNetworkInterface", attached)
+        self.machine = machine
+        return {"ip": made["privateIpAddress"], "interface_id": made["networkInterfaceId"]}
+
+    def holder(self, interface: str) -> str:
+        """The machine that has it, by moto's own books."""
+        found = moto_call(self.url, "DescribeNetworkInterfaces", {"NetworkInterfaceId.1": interface})
+        return str((entries(found, "networkInterfaceSet")[0].get("attachment") or {}).get("instanceId", ""))
 
     def open_provider(self, name: str) -> None:
         """The configuration names it."""
 
     async def resize(self, size: int, **shard: Any) -> None:
-        self.configure(self.settings(size, **shard))
+        self.shard_settings |= shard
+        self.configure(self.settings(size, **self.shard_settings))
         for server in self.servers.values():
             if server.server.server is not None and not server.task.done():
                 await server.active_config.refresh()
@@ -95,7 +126,7 @@ class AwsServers(World):
     def _compare(self, existing: Mapping[str, str]) -> tuple[set[str], set[str]]:
         """VMs without a record, and records without their VM."""
         records = {str(r.provider_id): str(r.id) for r in self._records() if r.state in LIVING}
-        vms, known = existing.items(), records.items()
+        vms, known = {item for item in existing.items() if item[0] not in self.others}, records.items()
         return {id for id, _ in vms - known}, {id for id, _ in known - vms}
 
     def _on_launch(self, instance: str, params: Params) -> None:
@@ -127,4 +158,7 @@ async def aws_servers(dir: Path, rules: Rules | None = None, *, url: str = "") -
         stand_in = StandIn(moto, SystemClock(), rules)
         await stand_in.start()
         stack.push_async_callback(stand_in.close)
-        yield await stack.enter_async_context(AwsServers(dir, url, stand_in))
+        # Not in the event loop: other servers run in it.
+        found = entries(await asyncio.to_thread(moto_call, url, "DescribeSubnets"), "subnetSet")
+        subnets = sorted(str(each["subnetId"]) for each in found)[:2]
+        yield await stack.enter_async_context(AwsServers(dir, url, stand_in, subnets))

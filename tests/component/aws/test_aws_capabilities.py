@@ -11,6 +11,8 @@ from contracts.provider_worlds import request, scope
 from nstance.aws import credentials
 from nstance.aws.client import SSM
 from nstance.aws.encoding import entries
+from nstance.clouds.credentials import FreshCredentials
+from nstance.clouds.errors import CredentialsError
 from nstance.dev.aws.moto import AMI, ARM_AMI
 from nstance.dev.aws.rules import Fault
 from nstance.providers import errors
@@ -188,10 +190,10 @@ async def test_credentials_of_the_instance_are_used_and_refreshed_early(world: A
 
 async def test_a_failed_refresh_is_reported_while_the_old_ones_last() -> None:
     clock, reported = HandClock(), list[str]()
-    fetched: list[credentials.Credentials | credentials.CredentialsError] = [
+    fetched: list[credentials.Credentials | CredentialsError] = [
         credentials.Credentials("a", "b", "c", clock.wall() + 3600.0),
-        credentials.CredentialsError("the metadata service does not answer"),
-        credentials.CredentialsError("the metadata service does not answer"),
+        CredentialsError("the metadata service does not answer"),
+        CredentialsError("the metadata service does not answer"),
         credentials.Credentials("d", "e", "f", clock.wall() + 9000.0),
     ]
 
@@ -201,13 +203,14 @@ async def test_a_failed_refresh_is_reported_while_the_old_ones_last() -> None:
             raise found
         return found
 
-    source = credentials.CredentialsSource(fetch, clock, on_failure=reported.append)
+    early = credentials.REFRESH_BEFORE_SECONDS
+    source = FreshCredentials("keys", fetch, clock, refresh_before=early, on_failure=reported.append)
     assert (await source.get()).access_key == "a"
     await clock.advance(3600.0 - credentials.REFRESH_BEFORE_SECONDS + 1)
     assert (await source.get()).access_key == "a", "the old ones are still valid"
-    assert "the metadata service does not answer" in reported[0]
+    await eventually(lambda: "the metadata service does not answer" in "".join(reported))
     await clock.advance(credentials.REFRESH_BEFORE_SECONDS)
-    with pytest.raises(credentials.CredentialsError):
+    with pytest.raises(CredentialsError):
         await source.get()
     assert (await source.get()).access_key == "d"
 

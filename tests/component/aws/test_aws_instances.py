@@ -115,6 +115,7 @@ def _young_id(world: AwsWorld) -> InstanceId:
     [
         ("InsufficientInstanceCapacity", CapacityScope.OFFER),
         ("Unsupported", CapacityScope.OFFER),
+        ("UnfulfillableCapacity", CapacityScope.OFFER),
         ("SpotMaxPriceTooLow", CapacityScope.OFFER),
         ("InsufficientFreeAddressesInSubnet", CapacityScope.SUBNET),
         ("MaxSpotInstanceCountExceeded", CapacityScope.MARKET),
@@ -275,3 +276,54 @@ async def test_bad_input_is_refused_with_its_path(
 async def test_userdata_arrives_as_it_was_written(world: AwsWorld, door: Ec2Instances) -> None:
     vm = await door.create(request(userdata=b"\x1f\x8b\x00binary"))
     assert base64.b64decode(world.stand_in.books.userdata[vm.provider_id]) == b"\x1f\x8b\x00binary"
+
+
+async def test_an_instance_that_is_gone_counts_as_deleted_although_the_call_is_denied(
+    world: AwsWorld, door: Ec2Instances
+) -> None:
+    """As by a policy that is limited to tagged instances: what no longer exists has no tags."""
+    vm = await door.create(request())
+    world.stand_in.rules.deny("TerminateInstances")
+    with pytest.raises(errors.PermanentError, match="AWS denied ec2:TerminateInstances"):
+        await door.delete(vm.id, vm.provider_id)
+    await asyncio.to_thread(moto_call, world.url, "TerminateInstances", {"InstanceId.1": vm.provider_id})
+    assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
+    world.stand_in.books.terminated[vm.provider_id] = world.clock.monotonic()
+    world.stand_in.rules.terminated_shown = 0.0
+    assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
+    world.stand_in.rules.add("DescribeInstances", OUTAGE)
+    with pytest.raises(errors.UnavailableError):
+        await door.delete(vm.id, vm.provider_id)
+
+
+async def test_a_denied_delete_of_a_young_instance_that_is_not_shown_proves_nothing(
+    world: AwsWorld, door: Ec2Instances
+) -> None:
+    vm = await door.create(request(id=_young_id(world)))
+    world.stand_in.rules.deny("TerminateInstances")
+    world.stand_in.rules.visible_after = 3600.0
+    assert await door.delete(vm.id, vm.provider_id) is Status.DELETING
+
+
+async def test_the_console_of_an_instance_without_nitro(world: AwsWorld, door: Ec2Instances) -> None:
+    vm = await door.create(request())
+    message = "This instance type does not support retrieving the latest console logs."
+    world.stand_in.rules.add("GetConsoleOutput", Fault("UnsupportedOperation", message))
+    world.stand_in.books.console[vm.provider_id] = "Welcome to Debian"
+    assert await door.console_output(vm.id, vm.provider_id) == "Welcome to Debian"
+
+
+async def test_a_launch_with_an_interface_that_exists(world: AwsWorld, door: Ec2Instances) -> None:
+    made = moto_call(world.url, "CreateNetworkInterface", {"SubnetId": world.subnets[0]})
+    interfaces = [{"DeviceIndex": 0, "NetworkInterfaceId": made["networkInterface"]["networkInterfaceId"]}]
+    vm = await door.create(request(args={**request().args, "NetworkInterfaces": interfaces}))
+    assert world.count(vm.id) == 1
+
+
+async def test_an_image_of_somebody_else_says_nothing_about_the_credentials(
+    world: AwsWorld, door: Ec2Instances
+) -> None:
+    foreign = Fault("AuthFailure", "Not authorized for images: [ami-0123456789abcdef9]")
+    world.stand_in.rules.add("RunInstances", foreign)
+    with pytest.raises(errors.PermanentError, match=r"args\.ImageId: AuthFailure: Not authorized for images"):
+        await door.create(request())

@@ -143,6 +143,11 @@ async def create_with_profile(account: Account) -> None:
     await create(account, IamInstanceProfile={"Name": ROLE})
 
 
+async def create_spot(account: Account) -> None:
+    args = {"ImageId": AMI}
+    await account.provider().create(request(subnet=account.world.subnets[0], args=args, market="spot"))
+
+
 async def delete(account: Account) -> None:
     async with account.unlimited():
         vm = await account.provider().create(request())
@@ -266,7 +271,7 @@ def test_every_row_is_tried() -> None:
     assert {permission for _, permission, _ in ROWS} == set(USES)
 
 
-@pytest.mark.parametrize("use", dict.fromkeys(USES.values()), ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", dict.fromkeys([*USES.values(), create_spot]), ids=lambda use: use.__name__)
 async def test_the_policy_is_enough(account: Account, use: Callable[[Account], Awaitable[None]]) -> None:
     account.limit(account.policy)
     await use(account)

@@ -1,18 +1,24 @@
 """`nstance-server --validate --online` on AWS: every fault at once, with its path, and nothing is changed."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.aws_world import AwsWorld, aws_world
+from contracts.provider_worlds import request, scope
 from nstance.clock import SystemClock, SystemRng
-from nstance.dev.aws.moto import AMI
+from nstance.dev.aws.moto import AMI, Moto, Reply
 from nstance.dev.aws.rules import Fault
 from nstance.server import options, validation
+from support.aws_permissions import Permissions
+from support.aws_policies import Policy, without
 from support.moto_server import KEYS, REGION, moto_call
+
+POLICY = (Path(__file__).parents[3] / "deploy/terraform/aws/cluster/tests/server-policy.json").read_text()
+SCOPE = scope("demo", "one")
 
 GROUP_ARN = f"arn:aws:elasticloadbalancing:{REGION}:123456789012:targetgroup/none/0123456789abcdef"
 
@@ -87,11 +93,55 @@ async def test_every_fault_is_found_at_once(world: AwsWorld, tmp_path: Path, mon
 async def test_denied_calls_name_their_permission(
     world: AwsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await world.door(SCOPE).create(request())
     world.stand_in.rules.deny("RunInstances", "TerminateInstances", "DescribeSubnets")
     found = await validate(document(world, tmp_path), tmp_path, monkeypatch)
     assert "AWS denies ec2:RunInstances" in found["templates.web.args"]
     assert "AWS denies ec2:TerminateInstances" in found["shard.infra"]
     assert "ec2:DescribeSubnets" in found["shard.subnet_pools.main[0]"]
+
+
+@pytest.mark.parametrize("has_instance", [False, True])
+async def test_a_policy_limited_to_tagged_instances_is_right(
+    world: AwsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_instance: bool
+) -> None:
+    """The servers' own policy denies calls on an instance that does not exist: it has no tags."""
+    if has_instance:
+        await world.door(SCOPE).create(request())
+    before = instances(world)
+    world.stand_in.gate = Permissions(Policy(json.loads(POLICY)), world.stand_in.moto)
+    found = await validate(document(world, tmp_path), tmp_path, monkeypatch)
+    text = "not checked: it needs ec2:DescribeInstanceTypes, which servers do not need"
+    assert {path: message[: len(text)] for path, message in found.items()} == {"templates.web.instance_type": text}
+    assert instances(world) == before
+
+
+@pytest.mark.parametrize("action", ["ec2:TerminateInstances", "ec2:GetConsoleOutput"])
+async def test_a_missing_permission_shows_on_an_instance_of_the_shard(
+    world: AwsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    await world.door(SCOPE).create(request())
+    before = instances(world)
+    policy = Policy(without(json.loads(POLICY), "DeleteOwnInstances", action))
+    world.stand_in.gate = Permissions(policy, world.stand_in.moto)
+    found = await validate(document(world, tmp_path), tmp_path, monkeypatch)
+    assert f"AWS denies {action}: allow it in the server's role" in found["shard.infra"]
+    assert instances(world) == before
+
+
+async def test_a_service_that_ignores_dry_run_is_asked_for_nothing_with_an_effect(
+    world: AwsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.door(SCOPE).create(request())
+    before, forward = instances(world), Moto.forward
+
+    async def ignore(moto: Moto, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        return await forward(moto, method, path, headers, body.replace(b"&DryRun=true", b""))
+
+    monkeypatch.setattr(Moto, "forward", ignore)
+    found = await validate(document(world, tmp_path), tmp_path, monkeypatch)
+    assert "the service ignores DryRun" in found["shard.infra"]
+    assert instances(world) == before
 
 
 async def test_refused_credentials_are_one_fault_of_the_provider(

@@ -10,10 +10,12 @@ import pytest
 from component.whole_server import CLUSTER, SECONDS, World, config
 from nstance.authority import open as authorities
 from nstance.authority import rotation
+from nstance.aws.client import KMS, SECRETS
 from nstance.clock import SystemClock, SystemRng
 from nstance.secretstore import keys, sealed, sealing
 from nstance.secretstore.aws.clients import AwsClients
 from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
+from nstance.server.config import configuration
 from nstance.server.identity import trust
 from support import moto_server
 from support.aws_faults import AwsFaults, Fault, serve_faults
@@ -116,12 +118,47 @@ async def test_a_rotated_key_needs_no_restart(
         ring = await keys.read_keyring(
             keys.KeyLocation("aws-secrets-manager", "nstance/key"), [], environment={}, clients=key_clients(clients)
         )
-        vault = authorities.vault(world.store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=world.rng)
+        vault = authorities.open_vault(world.store, keyring=ring, cluster=CLUSTER, rng=world.rng)
         assert set(await rotation.rekey(vault, PLACES)) == {PLACES.sealed_ca, PLACES.nonce_key, "cluster/secret/db"}
         assert await files.get("db") == b"v1"
         await rotation.rotate_ca(vault, PLACES, clock=world.clock)
         await running.until(lambda: running.lead_now.issuer.authority.bundle == world.ca_pem)
         assert "failed to read the cluster's CA" not in caplog.text
+
+
+async def test_a_new_data_key_of_kms_needs_no_restart(
+    tmp_path: Path, clients: AwsClients, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its place is the configuration. Both servers follow that, also the one that does not lead."""
+    monkeypatch.setattr(trust, "CHECK_SECONDS", 0.02)
+    old, new = await _wrapped_key(clients), await _wrapped_key(clients)
+    async with World(tmp_path, with_secrets(encryption_key=old)) as world:
+        running = await world.start(insecure_dev=False)
+        standby = await world.start("b", lead=False, insecure_dev=False)
+        files = running.lead_now.file_sets.secret_store
+        world.configure(with_secrets(encryption_key=new, old_encryption_keys=[old]))
+        for server in (running, standby):
+            assert await server.active_config.refresh()
+            settings = server.active_config.booted.settings, server.active_config.configuration.settings
+            assert configuration.needs_restart(*settings) == []
+        locations = (keys.KeyLocation(**new), [keys.KeyLocation(**old)])
+        ring = await keys.read_keyring(*locations, environment={}, clients=key_clients(clients))
+        vault = authorities.open_vault(world.store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=world.rng)
+        await rotation.rekey(vault, PLACES)
+        (unwrapped,) = await keys.read_key(**new, environment={}, clients=key_clients(clients))
+        await _sealed(world, unwrapped).put("db", b"v1")
+        assert await files.get("db") == b"v1"
+        await rotation.rotate_ca(vault, PLACES, clock=world.clock)
+        for server in (running, standby):
+            await server.until(lambda server=server: server.configured.env.issuer.authority.bundle == world.ca_pem)
+        assert "failed to read the cluster's CA" not in caplog.text
+
+
+async def _wrapped_key(clients: AwsClients) -> dict[str, str]:
+    client = clients.client()
+    key = (await client.json(KMS, "CreateKey", {}))["KeyMetadata"]["KeyId"]
+    made = await client.json(KMS, "GenerateDataKeyWithoutPlaintext", {"KeyId": key, "KeySpec": "AES_256"})
+    return {"provider": "aws-kms", "source": made["CiphertextBlob"]}
 
 
 def _sealed(world: World, key: bytes) -> sealed.SealedStore:
@@ -131,6 +168,4 @@ def _sealed(world: World, key: bytes) -> sealed.SealedStore:
 
 
 async def _create(clients: AwsClients, key: bytes) -> None:
-    from nstance.aws.client import SECRETS
-
     await clients.client().json(SECRETS, "CreateSecret", {"Name": KEY_NAME, "SecretString": key.hex()})

@@ -1,6 +1,7 @@
 """Whole servers on AWS by moto's own books: no VM is lost, leaked or doubled, whatever happens to the calls."""
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import pytest
 
 from component.admin_shell import Shell, shell
 from component.aws import schedules
-from component.aws.aws_servers import AwsServers, aws_servers
-from nstance.dev.aws.rules import LOST_REPLY, OUTAGE, Fault, Rules
+from component.aws.aws_servers import TYPE, AwsServers, aws_servers
+from nstance.dev.aws.rules import LOST_REPLY, OUTAGE, Fault, Offer, Rules
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.server.cloud import inventory
 from nstance.tasks.backoff import Backoff
@@ -56,6 +57,61 @@ async def test_lost_replies_of_300_creates_make_300_vms(tmp_path: Path) -> None:
         await world.settle(300)
         await asyncio.gather(*(world.interrupt(id) for id in sorted(await world.stand_in.instances.existing())[:50]))
         await world.settle(300)
+
+
+@pytest.mark.timeout(1800)
+async def test_300_instances_survive_all_faults_at_once(tmp_path: Path) -> None:
+    await survive_all_faults(tmp_path, 300)
+
+
+async def survive_all_faults(dir: Path, size: int) -> None:
+    """Lost replies, NotFound after a create, throttling, exhausted offers, spot storms, a crash, and an interface of the
+    leader address that hangs at its earlier holder."""
+    r = random.Random(11)
+    async with aws_servers(dir, Rules(page_size=100, visible_after=3.0, detach_seconds=5.0)) as world:
+        rules, (first, second) = world.stand_in.rules, world.subnets
+        rules.bucket_size, rules.bucket_refill = size / 2, 20.0
+        rules.capacity = {
+            Offer("spot", TYPE, first): size // 5,
+            Offer("spot", TYPE, second): size // 8,
+            Offer("spot", "m5.xlarge", first): 0,
+            Offer("spot", "m5.xlarge", second): size // 8,
+            Offer("on-demand", TYPE, second): 0,
+        }
+        world.template = {"instance_types": [TYPE, "m5.xlarge"], "markets": ["spot", "on-demand"]}
+        for action, faults in FAULTS.items():
+            rules.add(action, *[r.choice(faults) if r.random() < 0.4 else Fault() for _ in range(size * 4 // 3)])
+        network = world.leader_interface()
+        await world.resize(size, leader_network=network)
+        leader = await world.start("a")
+        await world.start("b", lead=False)
+        await storm(world, r, size // 6, of=size // 2)
+        await leader.crash()
+        await world.start("a", lead=False)
+        await storm(world, r, size // 4, of=size * 5 // 6)
+        await world.settle(size)
+        assert {offer.market for offer in world.stand_in.books.offers.values()} == {"spot", "on-demand"}
+        assert world.holder(network["interface_id"]) == world.machine
+        rules.add("TerminateInstances", *[r.choice(schedules.DELETE_FAULTS) for _ in range(size // 3)])
+        await world.resize(size * 2 // 5)
+        await world.settle(size * 2 // 5)
+
+
+FAULTS = {
+    "RunInstances": (*schedules.CREATE_FAULTS, LOST_REPLY),
+    "TerminateInstances": schedules.DELETE_FAULTS,
+    "DescribeInstances": schedules.LOOK_FAULTS,
+    "DescribeNetworkInterfaces": schedules.LOOK_FAULTS,
+    "DetachNetworkInterface": schedules.DELETE_FAULTS,
+    "AttachNetworkInterface": schedules.DELETE_FAULTS,
+}
+
+
+async def storm(world: AwsServers, r: random.Random, count: int, *, of: int) -> None:
+    """As many spot instances are reclaimed at once when so many instances exist."""
+    await eventually(lambda: len(world.stand_in.books.offers) >= of, seconds=600.0)
+    spot = sorted(id for id, offer in world.stand_in.books.offers.items() if offer.market == "spot")
+    await asyncio.gather(*(world.interrupt(id) for id in r.sample(spot, min(count, len(spot)))))
 
 
 @pytest.mark.parametrize(

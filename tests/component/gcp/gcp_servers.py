@@ -35,7 +35,7 @@ class GcpServers(World):
             infra={"provider": "google", "region": REGION, "zone": ZONE},
             subnet_pools={"main": ["subnet-1", "subnet-2"]},
             capacity_retry="2s",
-            garbage_collection={"interval": "2s", "registration_timeout": "30m"},
+            garbage_collection={"interval": "1s", "registration_timeout": "30m"},
             **shard,
         )
         made["templates"]["web"] |= {

@@ -1,6 +1,6 @@
 """Random schedules of faults against whole servers on Google Cloud.
 
-    make gcp-schedules COUNT=300 INSTANCES=20
+    make gcp-schedules COUNT=300 START=0 INSTANCES=20
 
 A schedule resizes a group, loses replies and requests, fails polls, throttles, lets operations fail inside a success,
 exhausts subnets and types, takes spot VMs back and crashes the server. Then the faults end, and the stand-in's own books must
@@ -10,7 +10,7 @@ show exactly the VMs of the records, each made once.
 import argparse
 import asyncio
 import concurrent.futures
-import itertools
+import functools
 import logging
 import multiprocessing
 import random
@@ -19,8 +19,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from component.aws.schedules import impatient
 from component.gcp.gcp_servers import GcpServers, counted, gcp_servers
@@ -28,6 +29,7 @@ from support.gcp.compute import BROKEN, NO_ADDRESS, QUOTA, STOCK_OUT, STOCK_OUT_
 from support.gcp.stand_in import INTERNAL, INTERNAL_AFTER, LOST_REPLY, LOST_REQUEST, OUTAGE, THROTTLED
 
 STEPS = 8
+MOST_SECONDS = 4.0  # twice the time that an operation takes; listings of the stand-in do not lag
 LOST = (LOST_REPLY, LOST_REPLY, INTERNAL_AFTER, LOST_REQUEST, INTERNAL, THROTTLED, None)
 LOOK = (OUTAGE, INTERNAL, THROTTLED, None)
 OPERATION_ERRORS = (STOCK_OUT, STOCK_OUT_DETAILS, NO_ADDRESS, QUOTA, BROKEN, "")
@@ -128,22 +130,27 @@ async def run_seed(seed: int, size: int) -> Counter[str]:
             return schedule.counts + counted(world)
 
 
-def run_alone(seed: int, size: int) -> tuple[Counter[str], str]:
+Run = Callable[[int, int], Coroutine[Any, Any, Counter[str]]]  # of a seed and a size
+
+
+def run_alone(run: Run, size: int, seed: int) -> tuple[Counter[str], str]:
     """In a process of its own: servers read their cloud from the environment. Gives what was wrong."""
     logging.disable(logging.ERROR)
     try:
         with impatient():
-            return asyncio.run(run_seed(seed, size)), ""
+            return asyncio.run(run(seed, size)), ""
     except Exception as problem:
         return Counter(), f"{problem!r}\n{traceback.format_exc(limit=3)}"
 
 
-def run_all(seeds: range, size: int, beside: int) -> int:
+def run_all(seeds: range, beside: int, run: Run, size: int) -> int:
     failed: list[int] = []
     counts: Counter[str] = Counter()
     began = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(beside, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for seed, (counted_here, wrong) in zip(seeds, pool.map(run_alone, seeds, itertools.repeat(size)), strict=True):
+        for seed, (counted_here, wrong) in zip(
+            seeds, pool.map(functools.partial(run_alone, run, size), seeds), strict=True
+        ):
             counts.update(counted_here)
             counts["schedules"] += 1
             if wrong:
@@ -164,7 +171,7 @@ def main() -> int:
         "--beside", type=int, default=6, help="how many schedules run at the same time: they mostly wait"
     )
     options = parser.parse_args()
-    return run_all(range(options.first, options.first + options.count), options.size, options.beside)
+    return run_all(range(options.first, options.first + options.count), options.beside, run_seed, options.size)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,14 @@ CAPACITY: tuple[Mutant, ...] = (
         tests=OFFERS,
     ),
     Mutant(
+        "a-full-host-stays-full",
+        "nstance.core.offers",
+        "    return _without(exhausted, ours | {key for key in exhausted if key.scope is CapacityScope.HOST})\n",
+        "    return _without(exhausted, ours)\n",
+        "a group waits for minutes although memory of the host is free again",
+        tests=OFFERS,
+    ),
+    Mutant(
         "fallback-waits-for-its-back-off",
         "nstance.core.creating",
         "calls=replace(calls, create_due=draft.now, server_errors=0))",

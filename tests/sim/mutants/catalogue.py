@@ -2,6 +2,7 @@
 
 from sim.mutants.access import ACCESS
 from sim.mutants.capacity import CAPACITY
+from sim.mutants.expiry import EXPIRY_AND_CHECKS
 from sim.mutants.mutant import Mutant
 from sim.mutants.on_prem import ON_PREM
 from sim.mutants.rollouts import ROLLOUTS
@@ -19,7 +20,7 @@ FLOOD = ("tests/component/test_agent_flood.py",)
 REGISTRAR = ("tests/component/test_registrar.py",)
 CLOCK = ("tests/unit/test_clock.py",)
 SHARD_TIME = ("tests/unit/server/test_shard_time.py",)
-SILENCE = ("tests/component/test_server_silence.py",)
+SILENCE = ("tests/sim/test_never_connected.py",)
 CREATING = ("tests/unit/core/test_core_creating.py",)
 EFFECTS = ("tests/unit/server/test_effects.py",)
 SHARD_FAILURES = ("tests/unit/server/test_shard_failures.py",)
@@ -61,7 +62,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "fence-ignores-epochs",
         "nstance.objects.journal_writer",
-        "if epoch > self._epoch or (other and epoch == self._epoch):",
+        "if epoch > self.epoch or (other and epoch == self.epoch):",
         "if False:",
         "a leader fences although a newer one has written",
         tests=JOURNAL_TESTS,
@@ -109,7 +110,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "snapshot-between-parts",
         "nstance.objects.journal_writer",
-        "        if self._state.decisions.is_waiting:\n",
+        "        if self.state.decisions.is_waiting:\n",
         "        if False:\n",
         "a snapshot lacks the first parts of a decision",
         tests=JOURNAL_TESTS,
@@ -131,7 +132,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "old-copy-is-led-on",
         "nstance.server.state.follower",
-        "        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2\n",
+        "        return self._clock.boot() - self._read_at > self._journal.limits.keep_seconds / 2\n",
         "        return False\n",
         "a standby leads from a copy whose next slots were removed",
         tests=FINDINGS,
@@ -272,7 +273,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claim-of-an-unannounced-renewal",
-        "nstance.core.claims",
+        "nstance.core.election",
         "if not same_term or incarnation not in known.members or known.sequence > announced_sequence:",
         "if not same_term or incarnation not in known.members:",
         "a standby takes a lease that was renewed because it had fallen silent",
@@ -422,7 +423,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "observer-fails-unseen",
         "nstance.server.state.commits",
-        '                self._on_failure("observe a decision", problem)\n',
+        '                self.on_failure("observe a decision", problem)\n',
         "                pass\n",
         "an observer that raised is ignored, and the term lives on",
         tests=SHARD_FAILURES,
@@ -873,7 +874,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "ages-by-the-machine",
         "nstance.server.election.shard_time",
-        "            self._anchor(self._estimate(self._reference))\n",
+        "            self.anchor(self._estimate(self._reference))\n",
         "            pass\n",
         "a standby with a wrong clock expires a fleet",
         tests=SHARD_TIME,
@@ -1084,6 +1085,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=HEALTH,
     ),
     *ROLLOUTS,
+    *EXPIRY_AND_CHECKS,
     *CAPACITY,
     # ---- readiness
     Mutant(

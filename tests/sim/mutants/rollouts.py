@@ -26,8 +26,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "finish-without-ready",
         "nstance.core.replacing",
-        "if (_has_vm(m) if forced else _can_take_over(draft, m))",
-        "if _has_vm(m)",
+        "for m in replacements if _can_take_over(draft, m)",
+        "for m in replacements if m.state in (State.STARTING, State.RUNNING)",
         "an old instance goes for one that has no files yet",
     ),
     Mutant(
@@ -54,8 +54,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "halt-ignored",
         "nstance.core.rollout",
-        "or (current is not None and current.outcome in HELD)",
-        "or False",
+        "    if current is not None and current.outcome in HELD:\n        return False\n    return",
+        "    return",
         "a halted rollout begins another replacement",
     ),
     Mutant(
@@ -99,8 +99,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "balancer-takes-the-unready",
         "nstance.server.leader.readiness",
-        "self._on_ready(presence.id, found.ready)",
-        "self._on_ready(presence.id, True)",
+        "self.on_ready(presence.id, found.ready)",
+        "self.on_ready(presence.id, True)",
         "requests are sent to an instance without files",
     ),
     Mutant(
@@ -137,22 +137,22 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "rollout-before-its-revision-is-stored",
         "nstance.core.rollout",
-        " or not draft.view.revision_stored or",
-        " or",
+        " or not draft.view.revision_stored:",
+        ":",
         "a rollout begins although nobody could return to its revision later",
         tests=ROLLOUT,
     ),
     Mutant(
         "old-instances-get-new-files",
         "nstance.server.leader.vm_requests",
-        "found = self._earlier.resolve(current, instance.infra_hash) if current is not None else None\n",
+        "found = self.earlier.resolve(current, instance.infra_hash) if current is not None else None\n",
         "found = current\n",
         "checks and files of a new revision reach instances of the old one, which cannot pass them",
     ),
     Mutant(
         "judged-before-its-revision-is-read",
         "nstance.server.leader.readiness",
-        "        if self._vm_requests.is_being_read(instance):\n",
+        "        if self.vm_requests.is_being_read(instance):\n",
         "        if False:\n",
         "a new leader takes instances for unready whose checks it does not know yet",
         tests=EARLIER,

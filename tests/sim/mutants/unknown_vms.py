@@ -74,7 +74,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "missing-group-is-scaled-away",
-        "nstance.core.held_groups",
+        "nstance.core.decide",
         "    if record is None or not record.dynamic:\n",
         "    if True:\n",
         "a group that groups.jsonc has lost loses its instances",
@@ -82,7 +82,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lost-override-is-followed",
-        "nstance.core.held_groups",
+        "nstance.core.decide",
         "    return desired is None or (desired.static and not desired.overridden and view.groups_lost)\n",
         "    return desired is None\n",
         "without groups.jsonc a static group falls back to the size of the file",
@@ -91,7 +91,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "deletion-by-name-is-forgotten",
         "nstance.server.api.group_writer",
-        "                    self._shard.delete_group(key)  # decided together with its absence\n",
+        "                    self.shard.delete_group(key)  # decided together with its absence\n",
         "                    pass\n",
         "a deleted group is announced as held",
         tests=GROUPS,

@@ -1,6 +1,7 @@
 """Filter expressions of list calls, as far as Nstance writes them: equalities, or one field with a regular expression.
 
-Google refuses regular expressions on several fields, and the two kinds in one filter.
+Google refuses regular expressions on several fields, and the two kinds in one filter. It wants each of several expressions
+in parentheses.
 """
 
 import re
@@ -11,7 +12,8 @@ _MATCHES = re.compile(r'([A-Za-z.]+) eq "((?:[^"\\]|\\.)*)"')
 
 
 def is_valid(wanted: str) -> bool:
-    return len(_MATCHES.findall(wanted)) + bool(_EQUALS.search(wanted)) == 1
+    rest = _EQUALS.sub("=", wanted).replace("(=)", "")
+    return rest.strip() in ("", "=") or _MATCHES.fullmatch(wanted) is not None
 
 
 def matches(entry: Any, wanted: str) -> bool:

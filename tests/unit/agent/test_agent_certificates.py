@@ -35,7 +35,14 @@ def _der(issued: ca.Issued) -> bytes:
 
 
 SERVER_DER = _der(
-    CA.issue_server(SERVER, PUBLIC, dns=["a.example"], ip=["10.0.0.1"], serial=5, issued=NOW, expires=NOW + 9e6)
+    CA.issue_server(
+        SERVER,
+        PUBLIC,
+        fields.Alternatives(dns=("a.example",), ip=("10.0.0.1",)),
+        serial=5,
+        issued=NOW,
+        expires=NOW + 9e6,
+    )
 )
 AGENT_DER = _der(CA.issue_client(AGENT, PUBLIC, serial=1 << 127, issued=NOW, expires=NOW + 9e6))
 OPERATOR_DER = _der(CA.issue_client(OPERATOR, PUBLIC, serial=7, issued=NOW, expires=NOW + 3e9))

@@ -1,5 +1,6 @@
 """AWS's wire formats, errors and endpoints."""
 
+import botocore.session
 import pytest
 
 from nstance.aws import encoding, endpoints
@@ -30,11 +31,17 @@ def test_xml_lists_with_one_entry_with_none_and_structures() -> None:
         b"<Response><Errors><Error><Code>C</Code><Message>M</Message></Error></Errors><RequestID>R</RequestID></Response>",
         b"<ErrorResponse><Error><Type>Sender</Type><Code>C</Code><Message>M</Message></Error>"
         b"<RequestId>R</RequestId></ErrorResponse>",
+        b'{"__type": "com.amazonaws.x#C:http://x", "message": "M", "RequestId": "R"}',
     ],
-    ids=["ec2", "others"],
+    ids=["ec2", "others", "json"],
 )
 def test_errors_of_all_services(text: bytes) -> None:
-    assert encoding.find_error(encoding.parse_xml(text)) == ("C", "M", "R")
+    assert encoding.parse_error(text) == ("C", "M", "R")
+
+
+@pytest.mark.parametrize("text", [b"", b"<html><body>", b"<html><body>no</body></html>", b"[]", b'{"a": 1}'])
+def test_what_is_no_error_of_aws(text: bytes) -> None:
+    assert encoding.parse_error(text)[0] == ""
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,9 @@ def test_errors_of_all_services(text: bytes) -> None:
         ("AccessDeniedException", 400, False, True, False, False),
         ("ExpiredToken", 403, False, False, True, False),
         ("AuthFailure", 401, False, False, True, False),
+        ("AuthFailure", 400, False, False, False, False),
+        ("InvalidSignatureException", 400, False, False, True, False),
+        ("RequestThrottledException", 400, True, False, False, False),
         ("InternalError", 500, False, False, False, True),
         ("InvalidAMIID.NotFound", 400, False, False, False, False),
     ],
@@ -60,6 +70,15 @@ def test_what_an_error_means(
         is_expired,
         is_server_fault,
     )
+
+
+def test_the_domains_of_all_partitions_are_the_sdks() -> None:
+    found = {}
+    for partition in botocore.session.get_session().get_data("endpoints")["partitions"]:
+        found |= dict.fromkeys(partition["regions"], partition["dnsSuffix"])
+    assert len(found) > 30
+    for region, suffix in found.items():
+        assert endpoints.endpoint("ec2", region, environment={}) == f"https://ec2.{region}.{suffix}"
 
 
 def test_endpoints() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from contracts.provider_worlds import request, scope
 from nstance.aws import arguments, encoding
-from nstance.aws.run_instances import RUN_INSTANCES
+from nstance.aws.arguments import RUN_INSTANCES
 from nstance.dev.aws import requests as models
 from nstance.providers import errors
 from nstance.providers.aws import launches

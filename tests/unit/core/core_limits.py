@@ -1,4 +1,4 @@
-"""The limits of voluntary work, stated independently of the code: how many VMs may exist and how many must be ready."""
+"""The limits of rotation and expiry, stated independently of the code: how many VMs may exist and how many must be ready."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from unit.core.core_situation import observation
 if TYPE_CHECKING:
     from unit.core.core_world import World
 
-VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE)
+VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.FORCED_EXPIRY, Cause.PREFERENCE)
 GOING = (State.DRAINING, State.DELETING)
 
 
@@ -94,6 +94,10 @@ def check_held(world: "World", record: GroupRecord | None, begun: list[Instance]
     now = world.record.current if world.record is not None else None
     if current is None or now is None or current.infra_hash != now.infra_hash:
         return
+    begun = [r for r in begun if r.replaces_for is not Cause.FORCED_EXPIRY]  # that waits for nothing but the limits
+    left = [r for r in left if r.cause is not Cause.FORCED_EXPIRY]
+    if not begun and not left:
+        return
     if current.outcome is Outcome.HALTED:
         assert now.outcome is Outcome.COMPLETE, "a halted rollout went on"
     if current.outcome is Outcome.PAUSED and (begun or any(not _replacements(world, r) for r in left)):
@@ -121,7 +125,7 @@ def check_serial(
 
 
 def is_leaving(world: "World", record: Instance) -> bool:
-    """Because of voluntary work, and not gone."""
+    """Because of work within the limits, and not gone."""
     if record.on_demand or record.state not in GOING:
         return False
     hint = record.cause is Cause.SPOT and _observed(world, record).agent.notice is NoticeKind.REBALANCE

@@ -69,7 +69,7 @@ class World:
             dead_after=60.0,
             deleted_retention=rng.choice((200.0, 1800.0)),
             eligible_age=rng.choice((None, None, 400.0)),
-            forced_age=rng.choice((None, None, 700.0)),
+            forced_age=rng.choice((None, None, 500.0)),
             ondemand_age=rng.choice((None, 300.0)),
         )
         self.desired: Group | None = Group(

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from nstance.core.claims import Claim, KnownLease, claim_known, claim_missing, claim_offered, claim_renewed
-from nstance.core.election import Timings, claim_wait
+from nstance.core.election import (
+    Claim,
+    KnownLease,
+    Timings,
+    claim_known,
+    claim_missing,
+    claim_offered,
+    claim_renewed,
+    claim_wait,
+)
 
 LED = KnownLease(
     epoch=3, sequence=7, version="v", free=False, server="a", incarnation="a1", members=(), length=15.0, promise=1.0

@@ -7,6 +7,7 @@ import pytest
 
 from nstance.model import events as ev
 from nstance.model.decision import Fallback, Trend
+from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from unit.core.core_situation import (
@@ -81,7 +82,10 @@ def test_it_has_all_of_the_old_revision_and_the_reason_says_so() -> None:
     [new] = follows.made
     assert (new.instance_type, new.subnet, new.predecessor) == ("small", "old-subnet", name("b"))
     [reason] = [r for r in follows.decision.reasons if r.instance == new.id]
-    assert reason.message == f"replaces {name('b')} (gone); made from revision old: the rollout of revision h is halted"
+    assert (
+        reason.message
+        == f"replacement for {name('b')} (gone); made from revision old: the rollout of revision h is halted"
+    )
 
 
 def test_an_unresponsive_instance_gets_a_replacement_of_its_own_revision_that_stays_until_it_returns() -> None:
@@ -209,3 +213,12 @@ def test_a_full_subnet_of_the_old_revision() -> None:
         [member("n"), old("a"), pending], full, group=group, record=halted, fallback=fallback, observed=observed
     )
     assert follows["p"].subnet == "s2"
+
+
+@pytest.mark.parametrize("current", [PAUSED, HALTED])
+def test_forced_expiry_does_not_wait_for_a_held_rollout(current: Revision) -> None:
+    """It would not end by itself. Everything else that waits for the limits waits for it, too."""
+    members = [old(letter, created=NOW - 500.0) for letter in "abc"]
+    follows = decided(members, current, policy=Policy(eligible_age=300.0, forced_age=400.0))
+    assert [(m.replaces, m.infra_hash) for m in follows.made] == [(name("a"), "h" if current is PAUSED else "old")]
+    assert not decided(members, current, policy=Policy(eligible_age=300.0)).made

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nstance.core.latency import TIMEOUT_MAX_SECONDS, TIMEOUT_MIN_SECONDS, USUAL_MAX_SECONDS, Latency
+from nstance.core.election import TIMEOUT_MAX_SECONDS, TIMEOUT_MIN_SECONDS, USUAL_MAX_SECONDS, Latency
 
 
 def of(*answers: float) -> Latency:

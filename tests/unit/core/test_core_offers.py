@@ -95,8 +95,10 @@ def test_nothing_else_is_skipped(
             ruled_out = market and (bool(offer.market) or as_args_say)
         case CapacityScope.INSTANCE_TYPE if offer.instance_type:
             ruled_out = kind
-        case CapacityScope.SUBNET | CapacityScope.ZONE if offer.subnet:
+        case CapacityScope.SUBNET if offer.subnet:
             ruled_out = subnet
+        case CapacityScope.HOST:
+            ruled_out = kind and as_args_say
         case _:
             ruled_out = all(same) and (all(offer) or as_args_say)
     marked = offers.mark_exhausted({}, offers.capacity_key(offer, scope, revision), "full", now=0.0, retry=50.0)
@@ -120,13 +122,20 @@ def test_the_wait_grows_and_success_ends_it() -> None:
 
 
 def test_the_end_of_a_vm_makes_room_in_its_subnet_and_quota_only() -> None:
-    scopes = (CapacityScope.SUBNET, CapacityScope.QUOTA, CapacityScope.OFFER, CapacityScope.MARKET)
-    known = exhausted(*((FIRST, scope) for scope in scopes))
+    known = exhausted(*((FIRST, scope) for scope in CapacityScope if scope is not CapacityScope.HOST))
     left = offers.mark_freed(known, FIRST, "h")
-    assert {key.scope for key in left} == {CapacityScope.OFFER, CapacityScope.MARKET}
+    assert {key.scope for key in left} == {CapacityScope.OFFER, CapacityScope.MARKET, CapacityScope.INSTANCE_TYPE}
     assert offers.mark_freed(known, Offer("spot", "m7", "s2"), "h").keys() == known.keys() - {
         offers.capacity_key(FIRST, CapacityScope.QUOTA, "h")
     }
+
+
+def test_the_end_of_any_vm_makes_room_on_the_hosts() -> None:
+    """Its memory and disk serve every size and every network."""
+    known = exhausted(
+        (FIRST, CapacityScope.HOST), (Offer("", "m6", ""), CapacityScope.HOST), (FIRST, CapacityScope.OFFER)
+    )
+    assert {key.scope for key in offers.mark_freed(known, Offer("", "small", ""), "other")} == {CapacityScope.OFFER}
 
 
 # ---- the choice
@@ -146,7 +155,7 @@ def test_the_preferred_offers_are_filled_evenly() -> None:
     [
         pytest.param([(FIRST, CapacityScope.OFFER)], Offer("spot", "m7", "s2"), id="another subnet"),
         pytest.param([(FIRST, CapacityScope.SUBNET)], Offer("spot", "m7", "s2"), id="a full subnet"),
-        pytest.param([(FIRST, CapacityScope.ZONE)], Offer("spot", "m7", "s2"), id="a full zone"),
+        pytest.param([(FIRST, CapacityScope.HOST)], Offer("spot", "m6", "s1"), id="full hosts"),
         pytest.param([(FIRST, CapacityScope.INSTANCE_TYPE)], Offer("spot", "m6", "s1"), id="another type"),
         pytest.param([(FIRST, CapacityScope.MARKET)], Offer("on-demand", "m7", "s1"), id="another market"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:4]], Offer("on-demand", "m7", "s1"), id="no spot left"),

@@ -6,7 +6,7 @@ import pytest
 
 from nstance.model import events as ev
 from nstance.model.decision import Trend
-from nstance.model.group import Policy
+from nstance.model.group import Policy, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.observation import Observation
 from unit.core.core_situation import NOW, after, desired, lost, member, name, observation, replacement, unready
@@ -197,22 +197,51 @@ def test_ages_have_a_timer() -> None:
     assert after([member("a")], size=1, policy=later).decision.wake_at == NOW + 200.0
 
 
+FORCED = Policy(forced_age=50.0)
+
+
 @pytest.mark.parametrize(
-    ("state", "left"),
+    ("limits", "made", "left"),
     [
-        pytest.param(None, "", id="all at once, replacement first"),
-        pytest.param(State.PENDING, "", id="not made yet"),
-        pytest.param(State.STARTING, "ab", id="made: they go now"),
+        pytest.param({}, "a", "", id="default: one at a time, replacement first"),
+        pytest.param({"max_surge": 2}, "ab", "", id="two at a time"),
+        pytest.param({"max_surge": 2, "order": UpdateOrder.SERIAL}, "a", "", id="one after the other"),
+        pytest.param({"max_surge": 0, "max_unavailable": 1}, "", "a", id="one is removed first"),
+        pytest.param({"canary": 1}, "a", "", id="canaries are not for it"),
     ],
 )
-def test_forced_expiry(state: State | None, left: str) -> None:
-    members = [member("a"), member("b")]
-    observed = {x: observation(last_seen=0.0, creating=True) for x in "mn"} if state is State.PENDING else {}
-    if state is not None:
-        members += [replacement(n, o, Cause.FORCED_EXPIRY, state, created=YOUNG) for n, o in ("ma", "nb")]
-    follows = after(members, ev.TimerFired(), size=2, policy=Policy(forced_age=50.0), observed=observed)
+def test_forced_expiry_obeys_the_limits(limits: dict[str, Any], made: str, left: str) -> None:
+    """All of a group that were created together were replaced at once, also those of a quorum."""
+    members = [member(x) for x in "abc"]
+    follows = after(members, ev.TimerFired(), group=desired(3, **limits), policy=FORCED)
+    assert "".join(m.replaces[-1] for m in follows.made if m.replaces) == made
     assert follows.in_state(State.DRAINING) == left
-    assert len(follows.made) == (2 if state is None else 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "observed", "left"),
+    [
+        pytest.param(State.PENDING, {"n": observation(last_seen=0.0, creating=True)}, "", id="not made yet"),
+        pytest.param(State.STARTING, {}, "", id="made, not registered yet"),
+        pytest.param(State.RUNNING, {"n": unready()}, "", id="not ready: it may have no files"),
+        pytest.param(State.RUNNING, {}, "a", id="ready"),
+    ],
+)
+def test_forced_expiry_removes_for_a_ready_replacement(
+    state: State, observed: dict[str, Observation], left: str
+) -> None:
+    """A VM that had just been created was enough, and a template that lacks a secret cost all instances their place."""
+    there = replacement("n", "a", Cause.FORCED_EXPIRY, state, created=YOUNG)
+    follows = after([member("a"), member("b"), there], ev.TimerFired(), size=2, policy=FORCED, observed=observed)
+    assert follows.in_state(State.DRAINING) == left
+    assert follows.made == []
+
+
+def test_forced_expiry_counts_what_is_under_way() -> None:
+    """An unresponsive instance has its replacement already: one more VM would be too many."""
+    members = [member("a", suspect=True), member("b")]
+    follows = after(members, size=2, observed={"a": lost(30.0)}, policy=FORCED)
+    assert [m.replaces for m in follows.made] == [name("a")]
 
 
 @pytest.mark.parametrize(

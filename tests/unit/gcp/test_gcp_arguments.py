@@ -11,7 +11,7 @@ import pytest
 from nstance.config import load
 from nstance.config.errors import ConfigError
 from nstance.gcp import arguments
-from nstance.gcp.instance_fields import INSTANCE
+from nstance.gcp.arguments import INSTANCE
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,6 +42,10 @@ def test_the_table_is_that_of_googles_description() -> None:
         ({"Status": "RUNNING"}, ("Status",), "expected a field"),
         ({"DiskSizeGb": True}, ("DiskSizeGb",), "expected a whole number"),
         ({"DiskSizeGb": "big"}, ("DiskSizeGb",), "expected a whole number"),
+        ({"DiskSizeGb": -5}, ("DiskSizeGb",), "expected a size in GB"),
+        ({"NetworkTags": ["web", "Bad_Tag"]}, ("NetworkTags", 1), "in a network tag"),
+        ({"ProvisioningModel": "SPOTT"}, ("ProvisioningModel",), "expected SPOT, STANDARD"),
+        ({"ServiceAccount": "workers"}, ("ServiceAccount",), "an e-mail address"),
         ({"Labels": {"Team": "blue"}}, ("Labels", "Team"), "expected lower-case letters"),
         ({"Labels": {"team": "Blue Team"}}, ("Labels", "team"), "expected lower-case letters"),
     ],
@@ -78,6 +82,8 @@ def test_a_misspelled_argument_is_refused_with_its_place_and_the_nearest_name() 
         load.load(text.replace('"NetworkTags": ["web"]', '"MachineType": "x"'))
     with pytest.raises(ConfigError, match=r'shard\.infra\.zone .*europe-west1-b, found "europe-west1"'):
         load.load(text.replace('"europe-west1-b"', '"europe-west1"'))
+    with pytest.raises(ConfigError, match=r'instance_types?\S* .*such as e2-small, found "E2 small"'):
+        load.load(text.replace('"n4-standard-2"', '"E2 small"'))
     with pytest.raises(ConfigError, match=r"args\.SourceImage .*needs a boot disk"):
         load.load(text.replace('"SourceImage": "{{ .Image.debian }}",', ""))
     with pytest.raises(ConfigError, match=r'shard\.infra\.options\.project .*"project_id"'):
@@ -87,7 +93,7 @@ def test_a_misspelled_argument_is_refused_with_its_place_and_the_nearest_name() 
 def test_the_table_is_loaded_only_for_google() -> None:
     code = (
         "import sys; from nstance.config import load; load.load(open(sys.argv[1]).read());"
-        "sys.exit('nstance.gcp.instance_fields' in sys.modules)"
+        "sys.exit('nstance.gcp.arguments' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(ROOT / "examples/config-aws.jsonc")], check=False)
     assert done.returncode == 0

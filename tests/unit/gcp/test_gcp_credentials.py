@@ -1,5 +1,6 @@
 """Tokens for Google Cloud: from the metadata server, a key file or a federation; refreshed before they end."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -13,12 +14,15 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from nstance.clouds.credentials import RETRY_SECONDS, FreshCredentials
+from nstance.clouds.errors import CredentialsError, NotSentError
 from nstance.gcp.client import GoogleClient
-from nstance.gcp.credentials import Token, TokenSource
+from nstance.gcp.credentials import Token
 from nstance.gcp.endpoints import COMPUTE, SECRETS, STORAGE, endpoint
-from nstance.gcp.errors import CredentialsError, GoogleError, NotSentError, parse_error
+from nstance.gcp.errors import GoogleError, parse_error
 from nstance.objects import errors, gcs
 from nstance.objects.port import Key, sign_url
+from support.eventually import eventually
 from support.gcp.cloud import Cloud, google_cloud
 from support.gcp.stand_in import PROJECT, TOKEN, ZONE
 from support.hand_clock import HandClock
@@ -137,18 +141,48 @@ async def test_a_token_is_fetched_before_it_ends_and_a_failure_is_reported() -> 
             raise found
         return found
 
-    source = TokenSource(fetch, clock, on_failure=reports.append)
+    source = FreshCredentials("the token", fetch, clock, refresh_before=225.0, on_failure=reports.append)
     assert (await source.get()).text == "a"
     assert (await source.get()).text == "a"
     await clock.advance(900.0)
     assert (await source.get()).text == "a"
-    assert "still valid: away" in reports[0]
+    await eventually(lambda: "still valid: away" in "".join(reports))
+    assert (await source.get()).text == "a"
+    assert len(tokens) == 1, "not with every call"
+    await clock.advance(RETRY_SECONDS)
+    assert (await source.get()).text == "a"
+    await eventually(lambda: tokens == [])
     assert (await source.get()).text == "b"
     source.reject(await source.get())
     tokens.append(CredentialsError("gone"))
     with pytest.raises(CredentialsError, match="gone"):
         await source.get()
     assert "a" not in repr(Token("secret-token", 0.0)).replace("Token(expires=0.0)", "")
+
+
+async def test_a_token_service_that_hangs_holds_up_nobody_while_the_token_is_valid() -> None:
+    clock, answer = HandClock(), asyncio.Event()
+    fetched = list[float]()
+
+    async def fetch() -> Token:
+        fetched.append(clock.wall())
+        if len(fetched) > 1:
+            await answer.wait()
+        return Token(f"token {len(fetched)}", clock.wall() + 1000.0)
+
+    source = FreshCredentials("the token", fetch, clock, refresh_before=225.0)
+    await source.get()
+    await clock.advance(900.0)
+    async with asyncio.timeout(5.0):
+        found = await asyncio.gather(*(source.get() for _ in range(50)))
+    assert {each.text for each in found} == {"token 1"}
+    await clock.advance(100.0)
+    late = [asyncio.create_task(source.get()) for _ in range(2)]
+    await eventually(lambda: len(fetched) == 2)
+    late[0].cancel()
+    answer.set()
+    assert (await late[1]).text == "token 2", "one who gives up takes nothing from the others"
+    assert len(fetched) == 2
 
 
 def test_endpoints_follow_the_usual_variables() -> None:

@@ -8,17 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from nstance.clock import SystemClock, SystemRng
+from nstance.clock import Clock, SystemClock, SystemRng
 from nstance.model import codec
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.model.rollout import GroupRecord
-from nstance.objects import compaction, journal, journal_writer, settle, slots
+from nstance.objects import journal, journal_writer, settle, slots
 from nstance.objects.errors import PermissionDeniedError, UnavailableError, UnknownOutcomeError
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
 from nstance.server.leader import history
+from support.hand_clock import HandClock
 from support.journals import snapshot_body
+
+WEEK = 7 * 86400.0
 
 
 def instance(name: str) -> Instance:
@@ -52,15 +55,19 @@ async def no_guard() -> None:
     return None
 
 
-def open_journal(store: MemoryStore, *, slot_limit: int = journal.SLOT_LIMIT) -> journal.Journal:
-    return journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=SystemClock(), slot_limit=slot_limit)
+def open_journal(
+    store: MemoryStore, limits: journal.Limits = journal.LIMITS, clock: Clock | None = None
+) -> journal.Journal:
+    return journal.Journal(
+        store, journal_prefix="j/", snapshot_prefix="s/", clock=clock or SystemClock(), limits=limits
+    )
 
 
 @asynccontextmanager
 async def writing(
-    store: MemoryStore, epoch: int = 1, *, slot_limit: int = journal.SLOT_LIMIT
+    store: MemoryStore, limits: journal.Limits = journal.LIMITS, *, epoch: int = 1, clock: Clock | None = None
 ) -> AsyncIterator[journal_writer.Writer]:
-    opened = open_journal(store, slot_limit=slot_limit)
+    opened = open_journal(store, limits, clock)
     book, _ = await opened.load()
     writer = journal_writer.Writer(opened, book, epoch=epoch, guard=no_guard, rng=SystemRng())
     await writer.fence()
@@ -215,11 +222,10 @@ async def test_an_unavailable_store_is_not_an_empty_one() -> None:
         await open_journal(store.view(down)).load()
 
 
-async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_snapshots_shorten_the_reading() -> None:
     """However long a bucket was written to, a start reads the last snapshot and what came after it."""
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
-    async with writing(store) as writer:
+    async with writing(store, journal.Limits(snapshot_slots=4)) as writer:
         for number in range(10):
             await writer.commit(entry(f"i{number}"))
             if writer.is_snapshot_due():
@@ -230,11 +236,10 @@ async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) ->
     assert not alarms
 
 
-async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_snapshot_falls_back_to_the_one_before() -> None:
     """The previous snapshot and the journal after it give the same state, and there is an alarm."""
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
-    async with writing(store) as writer:
+    async with writing(store, journal.Limits(snapshot_slots=4)) as writer:
         for number in range(10):
             await writer.commit(entry(f"i{number}"))
             if writer.is_snapshot_due():
@@ -246,38 +251,37 @@ async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pyte
     assert alarms
 
 
-async def test_compaction_keeps_what_somebody_may_need(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compaction_keeps_what_somebody_may_need() -> None:
     """Slots go only when they lie before the last two snapshots and are older than seven days."""
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 3)
-    store = await filled(1)
-    async with writing(store, epoch=2) as writer:
+    store, clock = await filled(1), HandClock()
+    async with writing(store, journal.Limits(snapshot_slots=3), epoch=2, clock=clock) as writer:
         for number in range(20):
             await writer.commit(entry(f"n{number}"))
             if writer.is_snapshot_due():
                 await writer.snapshot()
+        await clock.advance(WEEK - 1.0)
+        await writer.snapshot()
         assert slot_key(1) in store.contents(), "nothing is a week old"
-        monkeypatch.setattr(compaction, "KEEP_SECONDS", -1.0)
+        await clock.advance(WEEK)
+        await writer.commit(entry("last"))
         await writer.snapshot()
     left = sorted(int(k[2:-5]) for k in store.contents() if k.startswith("j/"))
     snapshots = sorted(int(k[2:-5]) for k in store.contents() if k.startswith("s/"))
     assert left[0] == snapshots[-2]
-    assert len(await state(store)) == 21
+    assert len(await state(store)) == 22
 
 
 @pytest.mark.parametrize("damage", [b'"v":9', b'"at":"x","v":1', b"}{"])
-async def test_compaction_keeps_what_lies_before_a_snapshot_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, damage: bytes
-) -> None:
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 3)
-    store = await filled(1)
-    async with writing(store, epoch=2) as writer:
+async def test_compaction_keeps_what_lies_before_a_snapshot_that_cannot_be_read(damage: bytes) -> None:
+    store, clock = await filled(1), HandClock()
+    async with writing(store, journal.Limits(snapshot_slots=3), epoch=2, clock=clock) as writer:
         for number in range(12):
             await writer.commit(entry(f"n{number}"))
             if writer.is_snapshot_due():
                 await writer.snapshot()
         before = sorted(k for k in store.contents() if k.startswith("s/"))
         store.tamper(before[-1], store.contents()[before[-1]].replace(b'"v":1', damage))
-        monkeypatch.setattr(compaction, "KEEP_SECONDS", -1.0)
+        await clock.advance(WEEK + 1.0)
         await writer.snapshot()
     left = sorted(k for k in store.contents() if k.startswith("j/"))
     assert left[0] == before[-2].replace("s/", "j/")
@@ -325,7 +329,7 @@ async def test_a_snapshot_that_is_too_large_is_an_alarm_and_an_older_one_is_used
     assert "snapshot 9 is larger than any that Nstance writes" in alarms[0]
 
 
-LIMIT = 4000
+SMALL = journal.Limits(slot_bytes=4000)
 
 
 def large_entry(count: int, *, reasons: bool = True) -> slots.Entry:
@@ -341,13 +345,13 @@ def large_entry(count: int, *, reasons: bool = True) -> slots.Entry:
 
 async def test_a_decision_that_is_too_large_for_a_slot_is_written_in_parts_and_counts_as_one() -> None:
     store, large = MemoryStore(SystemClock()), large_entry(100)
-    async with writing(store, slot_limit=LIMIT) as writer:
+    async with writing(store, SMALL) as writer:
         small = [writer.commit(entry("before")), writer.commit(large), writer.commit(entry("after"))]
         await asyncio.gather(*small)
-        assert all(len(body) <= LIMIT for body in store.contents().values())
+        assert all(len(body) <= SMALL.slot_bytes for body in store.contents().values())
         assert len(store.contents()) > 10
     read: list[slots.Slot] = []
-    book, _ = await open_journal(store, slot_limit=LIMIT).load(on_slot=read.append)
+    book, _ = await open_journal(store, SMALL).load(on_slot=read.append)
     assert set(book.instances) == {"before", "after", *(f"i{n}" for n in range(100))}
     assert (len(book.groups), book.drainers, book.decisions.is_waiting) == (3, {"default"}, False)
     # Put together it is what was decided, and each reason names its group also where it has no record beside it.
@@ -363,30 +367,29 @@ async def test_a_decision_that_is_too_large_for_a_slot_is_written_in_parts_and_c
 async def test_a_decision_whose_last_part_is_missing_never_happened(lost: int) -> None:
     """The leader dies between two parts. The next one, and each reader, sees the state before the decision."""
     store = MemoryStore(SystemClock())
-    async with writing(store, slot_limit=LIMIT) as writer:
+    async with writing(store, SMALL) as writer:
         await writer.commit(entry("before"))
         await writer.commit(large_entry(40, reasons=False))
         last = writer.tail
     assert last - 3 >= 11, "fence, a small decision, and at least that many parts of the large one"
     for number in range(last - lost + 1, last + 1):
         store.tamper(f"j/{number:020d}.json", None)
-    torn, _ = await open_journal(store, slot_limit=LIMIT).load()
+    torn, _ = await open_journal(store, SMALL).load()
     assert (set(torn.instances), torn.groups, torn.drainers) == ({"before"}, {}, set())
-    async with writing(store, epoch=2, slot_limit=LIMIT) as writer:
-        fenced, _ = await open_journal(store, slot_limit=LIMIT).load()
+    async with writing(store, SMALL, epoch=2) as writer:
+        fenced, _ = await open_journal(store, SMALL).load()
         assert (torn.decisions.is_waiting, fenced.decisions.is_waiting) == (True, False)
         await writer.commit(entry("after"))
         await writer.snapshot()
     for _ in range(2):
-        assert set((await open_journal(store, slot_limit=LIMIT).load())[0].instances) == {"before", "after"}
+        assert set((await open_journal(store, SMALL).load())[0].instances) == {"before", "after"}
         for name in [key for key in store.contents() if key.startswith("s/")]:
             store.tamper(name, None)  # and again without the snapshot
 
 
-async def test_no_snapshot_is_due_between_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 1)
+async def test_no_snapshot_is_due_between_two_parts() -> None:
     store, due = MemoryStore(SystemClock()), []
-    opened = open_journal(store, slot_limit=LIMIT)
+    opened = open_journal(store, replace(SMALL, snapshot_slots=1))
     book, _ = await opened.load()
     writer = journal_writer.Writer(
         opened,
@@ -407,7 +410,7 @@ async def test_no_snapshot_is_due_between_two_parts(monkeypatch: pytest.MonkeyPa
 async def test_nothing_is_written_that_could_not_be_read() -> None:
     """A record that is larger than a slot cannot be divided."""
     store = MemoryStore(SystemClock())
-    async with writing(store, slot_limit=LIMIT) as writer:
+    async with writing(store, SMALL) as writer:
         with pytest.raises(PermissionDeniedError, match="slot 2 would have"):
             await writer.commit(slots.Entry(id="1", reason=(slots.LoggedReason("c", "x" * 5000),)))
     assert list(store.contents()) == ["j/00000000000000000001.json"]
@@ -456,9 +459,8 @@ async def test_a_large_snapshot_does_not_hold_up_the_event_loop() -> None:
     assert len(await state(store)) == 1000
 
 
-async def test_of_a_week_of_snapshots_only_the_oldest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_week_of_snapshots_only_the_oldest_is_read() -> None:
     """Each holds the whole state: to read all of them again and again would cost more than everything else."""
-    monkeypatch.setattr(journal_writer, "SNAPSHOT_SLOTS", 3)
     store, read = MemoryStore(SystemClock()), []
 
     async def watch(verb: Verb, key: str) -> Fate:
@@ -466,7 +468,7 @@ async def test_of_a_week_of_snapshots_only_the_oldest_is_read(monkeypatch: pytes
             read.append(key)
         return Fate()
 
-    async with writing(store.view(watch)) as writer:
+    async with writing(store.view(watch), journal.Limits(snapshot_slots=3)) as writer:
         for number in range(20):
             await writer.commit(entry(f"n{number}"))
             if writer.is_snapshot_due():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nstance import clock
-from nstance.objects import errors, memory, prefixed, probe
+from nstance.objects import errors, memory, probe, wrapped
 from nstance.objects.port import Key, Version
 from nstance.sim.loop import Machine
 from support.virtual_time import virtually
@@ -38,7 +38,7 @@ async def test_ignored_conditions_are_named(ignored: memory.Verb, named: str) ->
 
 
 async def test_the_name_says_where_in_the_store() -> None:
-    store = prefixed.PrefixedStore(make(memory.Verb.CREATE), "clusters/x")
+    store = wrapped.PrefixedStore(make(memory.Verb.CREATE), "clusters/x")
     with pytest.raises(probe.UnsuitableStoreError, match="memory store below clusters/x/"):
         await probe.probe(store, "", clock=CLOCK, rng=CHANCE)
 

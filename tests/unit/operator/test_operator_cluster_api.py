@@ -11,6 +11,7 @@ from nstance.kube.mirror import Mirror
 from nstance.kube.port import Object, Selection
 from nstance.operator.controllers import cluster_api
 from nstance.operator.controllers.cluster_api import ClusterApi
+from nstance.operator.options import Waits
 from support.hand_clock import HandClock
 
 CONDITION = {"type": "Ready", "observedGeneration": 3}
@@ -40,7 +41,7 @@ async def test_controllers_that_are_silent_for_long_are_gone_until_they_look_aga
     clock, rng = HandClock(), SystemRng()
     kube = MemoryKube(memory.cluster(clock, rng), clock)
     mirrors = {kind: Mirror(kube, Selection(kind, "x"), clock=clock, rng=rng) for kind in cluster_api.KINDS}
-    found = ClusterApi(mirrors, cluster="demo", clock=clock)
+    found = ClusterApi(mirrors, cluster="demo", clock=clock, waits=Waits())
     changes: list[bool] = []
     versions = itertools.count()
     found.listen(lambda: changes.append(found.runs()))
@@ -55,7 +56,7 @@ async def test_controllers_that_are_silent_for_long_are_gone_until_they_look_aga
     show({"phase": "Provisioned", "observedGeneration": 2})
     assert found.runs()
     show({"phase": "Provisioned", "observedGeneration": 1})
-    await clock.advance(cluster_api.GONE_SECONDS - 1)
+    await clock.advance(Waits().cluster_api_gone - 1)
     found.check()
     assert found.runs()
     await clock.advance(2)
@@ -69,7 +70,7 @@ async def test_one_object_that_they_cannot_process_does_not_count_while_they_loo
     clock, rng = HandClock(), SystemRng()
     kube = MemoryKube(memory.cluster(clock, rng), clock)
     mirrors = {kind: Mirror(kube, Selection(kind, "x"), clock=clock, rng=rng) for kind in cluster_api.KINDS}
-    found = ClusterApi(mirrors, cluster="demo", clock=clock)
+    found = ClusterApi(mirrors, cluster="demo", clock=clock, waits=Waits())
 
     def show(kind: kinds.Kind, name: str, generation: int, status: Object) -> None:
         metadata = {"name": name, "uid": name, "generation": generation, "resourceVersion": str(generation)}
@@ -78,10 +79,10 @@ async def test_one_object_that_they_cannot_process_does_not_count_while_they_loo
     show(kinds.CLUSTER, "demo", 1, {"phase": "Provisioned", "observedGeneration": 1})
     show(kinds.MACHINE_POOL, "broken", 2, {"observedGeneration": 1})
     for generation in range(1, 5):
-        await clock.advance(cluster_api.GONE_SECONDS / 2)
+        await clock.advance(Waits().cluster_api_gone / 2)
         show(kinds.MACHINE, "m", generation, {"observedGeneration": generation})
         found.check()
         assert found.runs()
-    await clock.advance(cluster_api.GONE_SECONDS)
+    await clock.advance(Waits().cluster_api_gone)
     found.check()
     assert not found.runs()

@@ -65,6 +65,21 @@ def test_a_removed_startup_taint_does_not_come_back() -> None:
     assert "spec" not in node_settings.node_patch(node(taints=[SPOT], status=READY), SETTINGS)
 
 
+@pytest.mark.parametrize("status", [{}, {"conditions": [{"type": "Ready", "status": "Unknown"}]}])
+def test_a_removed_startup_taint_does_not_come_back_to_a_node_that_is_not_ready(status: Object) -> None:
+    """Not yet, as when the network's agent is faster than the kubelet's report; or not again, as after an outage: there the
+    taint would evict all pods, and nobody would remove it."""
+    first = patched(node(), node_settings.node_patch(node(), SETTINGS))
+    cleared = {**first, "spec": {"taints": [SPOT]}, "status": status}
+    assert not node_settings.node_patch(cleared, SETTINGS)
+
+
+def test_startup_taints_come_too_late_for_a_node_that_was_ready() -> None:
+    first = patched(node(status=READY), node_settings.node_patch(node(status=READY), SETTINGS))
+    assert first["spec"]["taints"] == [SPOT]
+    assert not node_settings.node_patch({**first, "status": {}}, SETTINGS)
+
+
 def test_what_a_pool_no_longer_names_goes_and_what_others_wrote_stays() -> None:
     theirs = {"key": "maintenance", "effect": "NoSchedule"}
     before = node(taints=[theirs], labels={"zone": "a"})

@@ -44,8 +44,7 @@ def server() -> ca.Issued:
     return CA.issue_server(
         SERVER,
         PUBLIC,
-        dns=["a.example"],
-        ip=["10.0.0.1", "127.0.0.1"],
+        fields.Alternatives(dns=("a.example",), ip=("10.0.0.1", "127.0.0.1")),
         serial=SERIAL,
         issued=NOW,
         expires=NOW + ca.SERVER_LIFE,

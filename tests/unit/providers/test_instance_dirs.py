@@ -29,11 +29,15 @@ def record(id: InstanceId) -> instance_dirs.Record:
     )
 
 
-@pytest.fixture
-def dirs(tmp_path: Path) -> instance_dirs.InstanceDirs:
-    made = instance_dirs.InstanceDirs(tmp_path / "instances")
+def prepared(folder: Path, **limits: int) -> instance_dirs.InstanceDirs:
+    made = instance_dirs.InstanceDirs(folder / "instances", **limits)
     made.prepare()
     return made
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> instance_dirs.InstanceDirs:
+    return prepared(tmp_path)
 
 
 def delete(dirs: instance_dirs.InstanceDirs, id: InstanceId) -> None:
@@ -68,11 +72,9 @@ def test_an_interrupted_removal_is_finished(dirs: instance_dirs.InstanceDirs) ->
     assert list((dirs.root / ".trash").iterdir()) == []
 
 
-def test_deleted_ids_are_remembered_up_to_a_bound(
-    dirs: instance_dirs.InstanceDirs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_ids_are_remembered_up_to_a_bound(tmp_path: Path) -> None:
     """The newest stay, whatever their kind; those of existing instances stay too."""
-    monkeypatch.setattr(instance_dirs, "MAX_REMEMBERED", 3)
+    dirs = prepared(tmp_path, max_remembered=3)
     alive = fresh_id()
     with dirs.lock(alive):
         dirs.create(record(alive), {})
@@ -84,9 +86,8 @@ def test_deleted_ids_are_remembered_up_to_a_bound(
     assert (dirs.root / ".ids" / alive).exists()
 
 
-def test_deletions_sweep_now_and_then(dirs: instance_dirs.InstanceDirs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_dirs, "MAX_REMEMBERED", 2)
-    monkeypatch.setattr(instance_dirs, "SWEEP_EVERY", 5)
+def test_deletions_sweep_now_and_then(tmp_path: Path) -> None:
+    dirs = prepared(tmp_path, max_remembered=2, sweep_every=5)
     for _ in range(20):
         delete(dirs, fresh_id())
     assert len(list((dirs.root / ".ids").iterdir())) <= 2 + 5

@@ -33,10 +33,10 @@ class World:
             self.clock,
             behavior=self.script,
             subnets=subnets,
-            images=images,
             on_boot=lambda asked, vm: self.booted.append(asked.id),
             on_end=lambda asked, vm: self.ended.append(vm.id),
         )
+        self.cloud.images.extend(images)
         self.door = self.server("s1")
 
     def server(self, name: str) -> MemoryProvider:

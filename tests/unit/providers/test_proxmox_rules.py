@@ -56,7 +56,7 @@ def test_no_node_says_why_not_for_each() -> None:
     text = str(caught.value)
     assert "a has 999 MiB of memory left; b is offline or in maintenance; c: storage x is not active" in text
     assert "d: it has no such template" in text
-    assert caught.value.scope is errors.CapacityScope.ZONE
+    assert caught.value.scope is errors.CapacityScope.HOST
 
 
 def test_an_owner_is_written_and_read() -> None:
@@ -115,7 +115,7 @@ def test_errors_name_the_permission_and_the_parameter() -> None:
     assert "docs/proxmox.md#permissions" in str(denied)
     bad = faults.from_pve(PveError(400, "Parameter verification failed.", {"cores": "too many"}), "x", changes=True)
     assert isinstance(bad, errors.PermanentError)
-    assert (bad.parameter, "cores: too many" in str(bad)) == ("cores", True)
+    assert (bad.parameter, "cores: too many" in str(bad)) == ("instance_type", True)
 
 
 def test_a_vmid_follows_from_the_instance() -> None:

@@ -6,7 +6,7 @@ import urllib.parse
 import pytest
 
 from nstance.clock import SystemClock
-from nstance.objects import errors, memory, prefixed, s3
+from nstance.objects import errors, memory, s3, wrapped
 from nstance.objects.port import Key, sign_url
 from nstance.server.workload.agent_download import AgentDownload
 
@@ -24,7 +24,7 @@ def bucket() -> s3.S3Store:
 
 
 async def test_s3_signs_a_url_that_ends() -> None:
-    url = await sign_url(prefixed.PrefixedStore(bucket(), "demo"), Key("agents/agent.tar.gz"), seconds=3600)
+    url = await sign_url(wrapped.PrefixedStore(bucket(), "demo"), Key("agents/agent.tar.gz"), seconds=3600)
     parts = urllib.parse.urlsplit(url)
     assert parts.scheme == "https"
     assert parts.path.endswith("/demo/agents/agent.tar.gz")
@@ -38,7 +38,7 @@ async def test_s3_signs_a_url_that_ends() -> None:
 
 async def test_a_store_that_cannot_sign_says_what_to_do() -> None:
     with pytest.raises(errors.PermissionDeniedError, match=r"expected a store that signs URLs .* use a URL instead"):
-        await sign_url(prefixed.PrefixedStore(memory.MemoryStore(SystemClock()), "demo"), Key("agent"), seconds=60)
+        await sign_url(wrapped.PrefixedStore(memory.MemoryStore(SystemClock()), "demo"), Key("agent"), seconds=60)
 
 
 @pytest.mark.parametrize("signs", [True, False])

@@ -52,7 +52,6 @@ class Lookups:
         )
         self.images = Images(
             provider,
-            clock=self.clock,
             calls=self.calls,
             interval=lambda: INTERVAL,
             on_change=self._on_change,

@@ -3,8 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from nstance.core.claims import Claim
-from nstance.core.election import Timings
+from nstance.core.election import Claim, Timings
 from nstance.objects import errors, memory
 from nstance.server.election.lease_holder import HeldLease
 from support.hand_clock import HandClock

@@ -3,9 +3,7 @@
 import json
 from dataclasses import replace
 
-from nstance.core.claims import Claim
-from nstance.core.election import Answer, Timings, adapted
-from nstance.core.latency import Latency
+from nstance.core.election import Answer, Claim, Latency, Timings, adapted
 from nstance.server.election import peers
 from nstance.server.election.lease_holder import HeldLease, _LinkedStandby
 from support.hand_clock import HandClock

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from nstance.core.claims import Claim
-from nstance.core.election import MARGIN_SECONDS, STRETCH, Timings
+from nstance.core.election import MARGIN_SECONDS, STRETCH, Claim, Timings
 from nstance.objects import lease, memory
 from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Stored, Version

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from nstance.clock import SystemClock, SystemRng
 from nstance.telemetry import otlp, trace_ids, tracing
-from nstance.telemetry.otlp import Exporter, RejectedError
+from nstance.telemetry.otlp import Batching, Exporter, RejectedError
 from nstance.telemetry.trace_ids import SpanContext
 from nstance.telemetry.traces import Span, SpanKind, SpanPlan, Tracer
 from support.eventually import wait_for
@@ -29,14 +30,11 @@ SPAN = Span(
 )
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "LINGER_SECONDS", 0.0)
-    monkeypatch.setattr(otlp, "RETRY_SECONDS", (0.001, 0.002))
+AT_ONCE = Batching(linger_seconds=0.0, retry_seconds=(0.001, 0.002))
 
 
-def started(post: Callable[[bytes], None]) -> Exporter:
-    return Exporter(post, {"service.name": "nstance-server"})
+def started(post: Callable[[bytes], None], batching: Batching = AT_ONCE) -> Exporter:
+    return Exporter(post, {"service.name": "nstance-server"}, batching)
 
 
 def test_a_span_is_read_by_the_definitions_of_opentelemetry() -> None:
@@ -57,9 +55,7 @@ def test_a_span_is_read_by_the_definitions_of_opentelemetry() -> None:
     assert exporter.counts() == {"sent": 1, "dropped": 0}
 
 
-def test_what_does_not_fit_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_QUEUE", 10)
-    monkeypatch.setattr(otlp, "MAX_BATCH", 4)
+def test_what_does_not_fit_is_dropped_and_counted() -> None:
     is_posting, may_answer = threading.Event(), threading.Event()
     sizes: list[int] = []
 
@@ -68,7 +64,7 @@ def test_what_does_not_fit_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatc
         is_posting.set()
         assert may_answer.wait(60)
 
-    exporter = started(post)
+    exporter = started(post, replace(AT_ONCE, max_queue=10, max_batch=4))
     exporter.export(SPAN)
     assert is_posting.wait(60)
     for _ in range(100):
@@ -130,7 +126,9 @@ async def test_over_http_with_headers_and_a_collector_that_is_busy_first() -> No
             "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc,x-scope=a",
             "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test",
         }
-        exporter = otlp.from_environment(environment, program="nstance-agent", version="1", instance="i")
+        exporter = otlp.from_environment(
+            environment, program="nstance-agent", version="1", instance="i", batching=AT_ONCE
+        )
         assert exporter is not None
         exporter.export(SPAN)
         await asyncio.to_thread(wait_for, "it is sent", lambda: exporter.counts()["sent"] == 1)

@@ -45,6 +45,8 @@ locals {
           "arn:${data.aws_partition.current.partition}:ec2:*::snapshot/*",
           "${local.ec2}:image/*", "${local.ec2}:snapshot/*", "${local.ec2}:subnet/*", "${local.ec2}:security-group/*",
           "${local.ec2}:key-pair/*", "${local.ec2}:launch-template/*", "${local.ec2}:placement-group/*",
+          "${local.ec2}:capacity-reservation/*",
+          "${local.ec2}:spot-instances-request/*", # a spot instance is launched through a request
         ]
       },
       {

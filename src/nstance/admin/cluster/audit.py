@@ -15,7 +15,6 @@ from nstance.admin.cluster import journal as reading
 from nstance.admin.cluster.journal import DamagedSlot
 from nstance.admin.cluster.storage import open_storage
 from nstance.admin.options import Target
-from nstance.config import storage_keys
 from nstance.model.ids import ShardId
 from nstance.model.instance import Put
 from nstance.objects import journal, slots
@@ -128,13 +127,7 @@ class Verified:
 async def verify(target: Target, shard: ShardId, *, noted: tuple[int, str] | None) -> Verified:
     """`noted`: a slot and the head that an earlier run showed for it."""
     async with open_storage(target) as place:
-        reader = journal.Journal(
-            place.store,
-            journal_prefix=storage_keys.journal_prefix(shard),
-            snapshot_prefix=storage_keys.snapshot_prefix(shard),
-            clock=place.clock,
-        )
-        chain = _Chain(await _snapshots(reader), noted)
+        chain = _Chain(await _snapshots(place.journal(shard)), noted)
     async for slot in reading.read(target, shard, start=1, limit=None, follow=False):
         chain.add(slot)
     return chain.finish()

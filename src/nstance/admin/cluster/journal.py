@@ -36,12 +36,7 @@ async def read(
 ) -> AsyncGenerator[JournalSlot, None]:
     """From slot `start`, or the last ones; at most `limit` existing ones, then new ones."""
     async with open_storage(target) as place:
-        reader = journal.Journal(
-            place.store,
-            journal_prefix=storage_keys.journal_prefix(shard),
-            snapshot_prefix=storage_keys.snapshot_prefix(shard),
-            clock=place.clock,
-        )
+        reader = place.journal(shard)
         epoch = 0
         async for found in _read_slots(place, reader, shard, start=start, limit=limit, follow=follow):
             if isinstance(found, slots.Slot):

@@ -18,7 +18,7 @@ from nstance.admin.cluster.storage import ClusterStorage, open_storage
 from nstance.admin.options import Target
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId
-from nstance.objects import journal, lease, settle, slots
+from nstance.objects import lease, settle, slots
 from nstance.objects.errors import ObjectTooLargeError
 from nstance.objects.port import Key, Stored
 
@@ -197,15 +197,8 @@ class _Restore:
             if key not in kept and (stored is None or hashlib.sha256(stored.body).hexdigest() != checksum):
                 raise errors.CommandError(f"{key} has changed after it was written; restore again")
         for name, state in self._manifest.shards.items():
-            shard = ShardId(name)
-            restored = journal.Journal(
-                self._store,
-                journal_prefix=storage_keys.journal_prefix(shard),
-                snapshot_prefix=storage_keys.snapshot_prefix(shard),
-                clock=self._place.clock,
-            )
             try:
-                found, _ = await restored.load()
+                found, _ = await self._place.journal(ShardId(name)).load()
             except slots.DamagedError as damage:
                 raise errors.CommandError(f"the restored journal of shard {name} cannot be read: {damage}") from damage
             if found.tail != state.slot:

@@ -13,8 +13,9 @@ from nstance.authority import keyset, operators, vault
 from nstance.authority import open as opening
 from nstance.clock import Clock, Rng, SystemClock, SystemRng
 from nstance.config import storage_keys
-from nstance.model.ids import ClusterId
+from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import open as stores
+from nstance.objects.journal import Journal
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import keys, kinds, port, sealing
 from nstance.secretstore.aws.clients import AwsClients
@@ -55,22 +56,21 @@ class ClusterStorage:
             raise errors.CommandError(f"{self.store!r} belongs to cluster {found}, but --cluster-id is {expected}")
         return found
 
-    async def authority(self) -> keyset.Authority:
-        return await opening.open_authority(
+    def journal(self, shard: ShardId) -> Journal:
+        return Journal(
             self.store,
-            self.places,
-            keyring=await self._keyring(),
-            cluster=await self.cluster(),
+            journal_prefix=storage_keys.journal_prefix(shard),
+            snapshot_prefix=storage_keys.snapshot_prefix(shard),
             clock=self.clock,
-            rng=self.rng,
-            create=False,
-            insecure_dev=self.target.insecure_dev,
         )
+
+    async def authority(self) -> keyset.Authority:
+        return await opening.open_authority(await self.vault(), self.places, clock=self.clock, create=False)
 
     async def vault(self) -> vault.Vault:
         keyring, insecure_dev = await self._keyring(), self.target.insecure_dev
         cluster = await self.cluster()
-        return opening.vault(self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=self.rng)
+        return opening.open_vault(self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=self.rng)
 
     async def operators(self) -> operators.Operators:
         prefix, cluster = self.places.prefix, await self.cluster()
@@ -109,7 +109,7 @@ class ClusterStorage:
 async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator[ClusterStorage]:
     """`create`: for commands that may be the first to write to a directory. For others a missing one is a typo. A dry run
     does not create it but sees an empty one."""
-    is_missing = target.provider == "file" and not _is_directory(target.bucket)
+    is_missing = target.provider == "file" and not os.path.isdir(target.bucket)  # noqa: ASYNC240
     if is_missing and not create:
         raise errors.CommandError(
             f"there is no directory {target.bucket!r}; set --storage-bucket to the servers' --bucket"
@@ -136,7 +136,3 @@ async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator
         await clients.aws.close()
         await clients.google.close()
         await store.close()
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,21 +90,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @flag("--storage-prefix", default="cluster/", help="Prefix of the cluster's objects in the bucket.")
 @flag("--prefix", default="", show_default=False, help="The servers' --prefix.")
 @all_shards_flags
-def command(
-    selection: ShardSelection,
-    bind: "Address | None",
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token_file: Path | None,
-    client_ca: Path | None,
-    allow_changes: bool,
-    access_log: str | None,
-    tokens_file: Path | None,
-    client_role: str,
-    oidc_config: Path | None,
-    log_format: str,
-    **storage: str | None,
-) -> None:
+def command(selection: ShardSelection, **flags: Any) -> None:
     """Serve a dashboard and the shard commands over HTTP, described in /v1/openapi.json.
 
     An address that other machines can reach requires a TLS certificate, and tokens, a client CA or an identity provider."""
@@ -115,30 +101,37 @@ def command(
     from nstance.admin.tokens import TokenFile
     from nstance.clock import SystemClock
 
-    if log_format == "json":
+    if flags["log_format"] == "json":
         output.log_notes()
-    if bind is None:
-        bind = addresses.parse(LOOPBACK if tls_cert is None else ALL_INTERFACES)
-    token = os.environ.get(TOKEN_VARIABLE)
-    if token_file is not None:
-        if token is not None:
-            raise click.UsageError(f"expected --token-file or {TOKEN_VARIABLE}, found both")
-        with token_file.open("rb") as file:
-            token = file.read(MAX_TOKEN_FILE_BYTES).decode("utf-8", "replace").strip()
+    bind = flags["bind"] or addresses.parse(LOOPBACK if flags["tls_cert"] is None else ALL_INTERFACES)
+    tokens, oidc = flags["tokens_file"], flags["oidc_config"]
     guard = access.Access(
-        token=token,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        client_ca=client_ca,
-        allow_changes=allow_changes,
-        tokens=TokenFile(tokens_file, SystemClock(), on_problem=output.note) if tokens_file is not None else None,
-        client_role=Role(client_role),
-        has_logins=oidc_config is not None,
+        token=_token(flags["token_file"]),
+        tls_cert=flags["tls_cert"],
+        tls_key=flags["tls_key"],
+        client_ca=flags["client_ca"],
+        allow_changes=flags["allow_changes"],
+        tokens=TokenFile(tokens, SystemClock(), on_problem=output.note) if tokens is not None else None,
+        client_role=Role(flags["client_role"]),
+        has_logins=oidc is not None,
     )
     try:
         guard.check(bind)
     except errors.CommandError as problem:
         raise click.UsageError(str(problem)) from None
-    oidc = settings.load(oidc_config) if oidc_config is not None else None
-    options = server.ServeOptions(storage=_target(storage), access_log=access_log, oidc=oidc)
+    options = server.ServeOptions(
+        storage=_target(flags),
+        access_log=flags["access_log"],
+        oidc=settings.load(oidc) if oidc is not None else None,
+    )
     run(server.serve(selection, bind, guard, options))
+
+
+def _token(file: Path | None) -> str | None:
+    found = os.environ.get(TOKEN_VARIABLE)
+    if file is None:
+        return found
+    if found is not None:
+        raise click.UsageError(f"expected --token-file or {TOKEN_VARIABLE}, found both")
+    with file.open("rb") as opened:
+        return opened.read(MAX_TOKEN_FILE_BYTES).decode("utf-8", "replace").strip()

@@ -1,6 +1,6 @@
 // Changes: the plan of the server first, then the question, then the change.
 import { call, query } from "./api.js";
-import { amount, Empty, html, number, duration, Problem, useEffect, useRef, useState } from "./ui.js";
+import { amount, Empty, html, number, duration, Problem, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
 // `action`: { title, verb, tone, path, method, body, shard, ask } where `ask` is a field to fill in before the plan.
 export function ActionButton({ action, session, disabled }) {
@@ -8,8 +8,8 @@ export function ActionButton({ action, session, disabled }) {
   const opener = useRef(null);
   const wasOpen = useRef(false);
   const close = () => setOpen(false);
-  useEffect(() => {
-    if (wasOpen.current && !isOpen) opener.current?.focus(); // only now: an open dialog keeps the focus
+  useLayoutEffect(() => {
+    if (wasOpen.current && !isOpen) opener.current?.focus(); // only now: an open dialog keeps the focus, and before the next frame
     wasOpen.current = isOpen;
   }, [isOpen]);
   return html`<button type="button" ref=${opener} class=${action.tone === "bad" ? "danger" : ""} disabled=${disabled}

@@ -1,10 +1,7 @@
-"""The OpenAPI document, generated from the routes."""
+"""Parts of schemas, and the schemas of answers of the routes without a version."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
-
-from nstance.model.roles import Role
 
 Schema = dict[str, Any]
 
@@ -47,7 +44,6 @@ SCHEMAS: Mapping[str, Schema] = {
     "ShardError": record_schema({"shard error": TEXT}),
     "ConfigStatus": record_schema({"shard etag": TEXT, "last_modified": TIME, "size": NUMBER}),
     "Refreshed": record_schema({"shard": TEXT, "updated": FLAG, "etag": TEXT}),
-    "GroupName": record_schema({"group": TEXT}),
     "Steered": record_schema({"shard group": TEXT, "rollout": _ROLLOUT}),
     "Revision": record_schema(
         {
@@ -60,7 +56,6 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "History": record_schema({"shard group": TEXT, "revisions": list_schema(ref("Revision"))}),
     "Scaled": record_schema({"shard group": TEXT, "size": NUMBER}),
-    "ScaleRequest": record_schema({"group": TEXT, "size": {**NUMBER, "minimum": 0}}),
     "Cost": record_schema({"currency": TEXT, "hourly": AMOUNT, "instance_hourly": OPTIONAL_AMOUNT, "unpriced": NUMBER}),
     "Group": record_schema(
         {
@@ -92,75 +87,3 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Event": record_schema({"shard": TEXT, "time": TIME, "group instance_id reason message": TEXT}),
 }
-
-PARAMETERS: Mapping[str, tuple[str, Schema]] = {
-    "shard": ("The shard to call; or all_shards.", TEXT),
-    "all_shards": ("Call all shards.", FLAG),
-    "group": ("Only of this group.", TEXT),
-    "instance": ("Only of this instance.", TEXT),
-    "deleted": ("Include recently deleted or failed ones.", FLAG),
-    "limit": ("The newest so many.", {**NUMBER, "minimum": 0, "maximum": 1000, "default": 100}),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One route: its description and the query that it accepts."""
-
-    handler: str  # method of `unversioned.Api`
-    summary: str
-    role: Role = Role.VIEWER  # required
-    query: Sequence[str] = ()
-    body: str | None = None
-    reply: Schema
-    stream: bool = False  # also as server-sent events
-    media: str = "application/json"
-    names_shards: bool = False  # without a selection of shards
-
-    @property
-    def is_protected(self) -> bool:
-        """It reveals something about shards."""
-        return bool(self.query) or self.names_shards
-
-
-def document(operations: Mapping[tuple[str, str], Operation], *, version: str) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    for (method, path), operation in operations.items():
-        paths.setdefault(path, {})[method.lower()] = _describe(method, path, operation)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Nstance admin API", "version": version},
-        "paths": paths,
-        "components": {
-            "schemas": dict(SCHEMAS),
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}, "mtls": {"type": "mutualTLS"}},
-        },
-        "security": [{"bearer": []}, {"mtls": []}],
-    }
-
-
-def _describe(method: str, path: str, operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {operation.media: {"schema": operation.reply}}
-    if operation.stream:
-        content["text/event-stream"] = {"schema": TEXT}
-    # Rejected before any shard was called, or by all shards.
-    failure = {"anyOf": [ref("Error"), operation.reply]} if operation.query else ref("Error")
-    described: dict[str, Any] = {
-        "operationId": "-".join([method.lower(), *filter(None, path.replace(".", "/").split("/"))]),
-        "summary": operation.summary,
-        "parameters": [
-            {"name": name, "in": "query", "description": PARAMETERS[name][0], "schema": PARAMETERS[name][1]}
-            for name in operation.query
-        ],
-        "responses": {
-            "200": {"description": "All shards answered.", "content": content},
-            **({"207": {"description": "Some shards failed.", "content": content}} if operation.query else {}),
-            "default": {"description": "The request failed.", "content": {"application/json": {"schema": failure}}},
-        },
-    }
-    if not operation.is_protected:
-        described["security"] = []
-    if operation.body:
-        body = {"required": True, "content": {"application/json": {"schema": ref(operation.body)}}}
-        described["requestBody"] = body
-    return described

@@ -1,5 +1,6 @@
 """The HTTP application: all routes, behind access control."""
 
+import functools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -14,22 +15,22 @@ from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import Forecasts
 from nstance.admin.http.metrics import ServeMetrics
 from nstance.admin.http.oidc.provider import Provider
-from nstance.admin.http.openapi import Operation
 from nstance.admin.http.pages import Pages
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import REQUESTS, RateLimit
 from nstance.admin.http.sessions import Sessions
 from nstance.admin.http.tenants import HEADER as TENANT
 from nstance.admin.http.tenants import TenantView, TenantViews
-from nstance.admin.http.unversioned import OPERATIONS, Api, BadRequestError
+from nstance.admin.http.unversioned import UnversionedRoutes
 from nstance.admin.http.v1.api import ApiContext
 from nstance.admin.http.v1.api import routes as routes_v1
+from nstance.admin.http.v1.replies import Shards
 from nstance.admin.options import Target
 from nstance.clock import Clock, SystemRng
 from nstance.objects import errors as storage
 
 MAX_BODY_BYTES = 64 * 1024
-LIMITED_PATHS = frozenset(path for _, path in OPERATIONS) - {"/", "/health"}
+UNLIMITED_PATHS = frozenset({"/", "/health"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,9 @@ def application(
             rng=rng,
             provider=extras.provider,
         )
-        found = {(route.method, route.path): route for route in routes_v1(context)}
-        old = Api(clients, streams, pages, show_metrics)
-        return TenantView(fleet=fleet, streams=streams, forecasts=forecasts, routes=found, old_routes=old)
+        old = UnversionedRoutes(Shards(clients), streams, pages, show_metrics).routes()
+        found = {(route.method, route.path): route for route in (*routes_v1(context), *old)}
+        return TenantView(fleet=fleet, streams=streams, forecasts=forecasts, routes=found)
 
     async def show_metrics(request: web.Request) -> web.Response:
         return await metrics.answer(request)  # of this program, for every tenant the same
@@ -89,33 +90,14 @@ def application(
     app.cleanup_ctx.append(background)
     app.router.add_get(access.PAGES + "{path:.+}", pages.file)
     for method, path in views.own.routes:
-        _add(app, method, path, _handler_v1(views, method, path))
-    for (method, path), operation in OPERATIONS.items():
-        _add(app, method, path, _handler(views, operation))
+        add = app.router.add_get if method == "GET" else functools.partial(app.router.add_route, method)  # HEAD too
+        add(path, _handler(views, method, path))
     return app
 
 
-def _add(app: web.Application, method: str, path: str, handler: access.Handler) -> None:
-    if method == "GET":
-        app.router.add_get(path, handler)  # HEAD too
-    else:
-        app.router.add_route(method, path, handler)
-
-
-def _handler_v1(views: TenantViews, method: str, path: str) -> access.Handler:
+def _handler(views: TenantViews, method: str, path: str) -> access.Handler:
     async def respond(request: web.Request) -> web.StreamResponse:
         return await (await _view(views, request)).routes[method, path].respond(request)
-
-    return respond
-
-
-def _handler(views: TenantViews, operation: Operation) -> access.Handler:
-    async def respond(request: web.Request) -> web.StreamResponse:
-        caller = request.get(access.CALLER)
-        if operation.is_protected and not (caller is not None and caller.role.allows(operation.role)):
-            raise BadRequestError(access.missing_role(caller, operation.role), code=403)
-        handler: access.Handler = getattr((await _view(views, request)).old_routes, operation.handler)
-        return await handler(request)
 
     return respond
 
@@ -128,8 +110,6 @@ async def _view(views: TenantViews, request: web.Request) -> TenantView:
 async def _errors_as_json(request: web.Request, handler: access.Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except BadRequestError as error:
-        return access.error_response(error.code, str(error))
     except ProblemError as error:
         return access.rejected(request, error.status, str(error), **error.headers)
     except stream.TooManyStreamsError as error:
@@ -151,7 +131,7 @@ async def _errors_as_json(request: web.Request, handler: access.Handler) -> web.
 def _rate_limit(limit: RateLimit) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: access.Handler) -> web.StreamResponse:
-        is_limited = request.path.startswith(access.V1) or request.path in LIMITED_PATHS
+        is_limited = request.path not in UNLIMITED_PATHS and not request.path.startswith(access.PAGES)
         if is_limited and (delay := limit.delay(request.remote or "")):
             headers = {"Retry-After": str(int(delay) + 1)}
             return access.rejected(request, 429, "too many requests; try again later", **headers)

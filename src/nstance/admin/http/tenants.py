@@ -34,7 +34,6 @@ class TenantView:
     streams: Streams
     forecasts: Forecasts
     routes: Mapping[tuple[str, str], Route]
-    old_routes: Any  # those without a version
 
     @contextlib.asynccontextmanager
     async def running(self) -> Any:

@@ -131,6 +131,8 @@ class ShardFeed:
                 self._put_instance(message.instance)
             case "event":
                 self._events_are_due.set()
+            case _:
+                pass
 
     def _put_group(self, status: Any) -> None:
         record = records.group_with_hashes(self.shard, status)

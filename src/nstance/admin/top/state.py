@@ -104,9 +104,10 @@ def _type(state: State, key: str) -> State:
             return replace(state, filter=state.filter[:-1])
         case "clear":
             return replace(state, filter="")
-    if len(key) == 1 and key.isprintable() and len(state.filter) < MAX_FILTER:
-        return replace(state, filter=state.filter + key)
-    return state
+        case _ if len(key) == 1 and key.isprintable() and len(state.filter) < MAX_FILTER:
+            return replace(state, filter=state.filter + key)
+        case _:
+            return state
 
 
 def _go(state: State, place: Place) -> State:

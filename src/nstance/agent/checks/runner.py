@@ -123,6 +123,6 @@ class Checks:
                 problem = await self._probe(check)
             if tally.add(problem, now=clock.monotonic(), wall=clock.wall()):
                 level, message = (logging.WARNING, "check failing") if problem else (logging.INFO, "check passing")
-                log.log(level, message, extra={"check": check.name, "reason": problem})
+                log.log(level, message, extra={"check": check.name, **({"reason": problem} if problem else {})})
                 self.on_change()
             await clock.sleep(max(MIN_INTERVAL_SECONDS, interval - (clock.monotonic() - began)))

@@ -16,6 +16,7 @@ from nstance.config.model.scalars import describe_type
 _ACTION = re.compile(r"{{.*?}}", re.DOTALL)
 _BLOCK = re.compile(r"{{-?\s*(if|range|with|define|block)\b")
 _GOOGLE_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_MACHINE_TYPE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _PASCAL = re.compile(r"[A-Z][A-Za-z0-9]*")
 _SIZE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")
 
@@ -216,9 +217,9 @@ def _check_cloud_argument(provider: str, name: str, value: object, path: Path, p
     if provider == "aws":
         from nstance.aws.arguments import find_faults
     elif provider == "gcp":
-        from nstance.gcp.arguments import find_faults  # type: ignore[assignment]
+        from nstance.gcp.arguments import find_faults
     else:
-        from nstance.proxmox.arguments import find_faults  # type: ignore[assignment]
+        from nstance.proxmox.arguments import find_faults
 
     for fault in find_faults({name: value}):
         word = str(fault.path[-1]) if fault.known else ""
@@ -257,6 +258,10 @@ def check_merged(
     if provider == "qemu" and args.get("State") and (others := sorted(set(args) - {"State"})):
         message = f"expected no {others[0]} beside State: a saved state has its own disk and kernel; remove one"
         problems.add((*path, "args", others[0]), message)
+    for place, instance_type in instance_types.items() if provider == "gcp" else ():
+        if not _MACHINE_TYPE.fullmatch(instance_type):
+            message = f"expected a machine type of Google such as e2-small, found {quoted(instance_type)}"
+            problems.add((*path, *place), message)
     if provider == "gcp" and not instance_types and not args.get("SourceMachineImage"):
         problems.add((*path, "instance_type"), "expected this key, or instance_types: Google has no default")
     if provider == "gcp" and not (args.get("SourceImage") or args.get("Disks")):

@@ -35,6 +35,8 @@ def strings(path: Path, value: object) -> Iterator[tuple[Path, str]]:
         case list():
             for index, each in enumerate(value):
                 yield from strings((*path, index), each)
+        case _:
+            pass
 
 
 def check(

@@ -58,6 +58,7 @@ class Instances:
             raise Refusal("InvalidParameterValue", f"ClientToken is longer than {MAX_TOKEN_CHARACTERS} characters")
         if len(params.get("UserData", "")) > MAX_USERDATA_BASE64:
             raise Refusal("InvalidParameterValue", "User data is limited to 16384 bytes")
+        _check_interface_tags(params)
         await self._check_profile(params)
         if not token:
             return await self._launch(params, body, headers, offer)
@@ -221,6 +222,14 @@ described: Callable[[xml.Element], list[xml.Element]] = functools.partial(xml.al
 def _our_id(params: Params) -> str:
     key = next((name for name, value in params.items() if value == _ID_TAG), "")
     return params.get(key.removesuffix("Key") + "Value", "") if key else ""
+
+
+def _check_interface_tags(params: Params) -> None:
+    numbers = {name.split(".")[1] for name in params if name.startswith("NetworkInterface.")}
+    is_tagged = "network-interface" in (value for name, value in params.items() if name.endswith(".ResourceType"))
+    if is_tagged and numbers and all(f"NetworkInterface.{number}.NetworkInterfaceId" in params for number in numbers):
+        message = "You cannot specify tags for network interfaces if there are no network interfaces being created"
+        raise Refusal("InvalidParameterValue", f"{message} by the request.")
 
 
 def _ids(params: Params) -> list[str]:

@@ -117,7 +117,8 @@ class Service:
                 return await bucket.delete_many(body)
             case "PUT", []:
                 raise S3Error(409, "BucketAlreadyOwnedByYou", f"the bucket {bucket.name} exists already")
-        raise not_implemented(f"{method} of a bucket with {sorted(query)}")
+            case _:
+                raise not_implemented(f"{method} of a bucket with {sorted(query)}")
 
     async def _object(
         self, request: web.BaseRequest, bucket: Bucket, key: Key, query: Mapping[str, str], body: bytes
@@ -142,7 +143,8 @@ class Service:
                 return await bucket.complete_upload(key, query["uploadId"], body, headers)
             case "DELETE", ["uploadId"]:
                 return await bucket.abort_upload(key, query["uploadId"])
-        raise not_implemented(f"{method} of an object with {sorted(query)}")
+            case _:
+                raise not_implemented(f"{method} of an object with {sorted(query)}")
 
 
 def _reject_unsupported(headers: Mapping[str, str]) -> None:

@@ -13,9 +13,8 @@ from nstance.kube import kinds
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Object
 from nstance.operator.controllers import resources
+from nstance.operator.options import Waits
 
-GONE_SECONDS = 60.0
-STEP_SECONDS = 5.0
 KINDS = (kinds.CLUSTER, kinds.MACHINE_POOL, kinds.MACHINE)
 
 
@@ -36,11 +35,11 @@ def seen_generation(item: Object | None) -> int:
 
 
 class ClusterApi:
-    def __init__(self, mirrors: dict[kinds.Kind, Mirror], *, cluster: str, clock: Clock) -> None:
+    def __init__(self, mirrors: dict[kinds.Kind, Mirror], *, cluster: str, clock: Clock, waits: Waits) -> None:
         """`mirrors` of KINDS, in the operator's namespace. `cluster`: the name of the Cluster."""
-        self._mirrors, self._name, self._clock = mirrors, cluster, clock
+        self._mirrors, self._name, self._clock, self._waits = mirrors, cluster, clock, waits
         self._unseen_since: dict[str, float] = {}  # by UID
-        self._last_looked = -GONE_SECONDS  # when they last looked at anything
+        self._last_looked = -waits.cluster_api_gone  # when they last looked at anything
         self._callbacks: list[Callable[[], None]] = []
         self._is_gone = False
         for mirror in mirrors.values():
@@ -69,7 +68,7 @@ class ClusterApi:
 
     async def run(self) -> None:
         while True:
-            await self._clock.sleep(STEP_SECONDS)
+            await self._clock.sleep(self._waits.cluster_api_check)
             self.check()
 
     def check(self) -> None:
@@ -77,7 +76,8 @@ class ClusterApi:
         if cluster is None or resources.is_paused(cluster):
             return
         now = self._clock.monotonic()
-        is_gone = any(now - max(since, self._last_looked) >= GONE_SECONDS for since in self._unseen_since.values())
+        long_ago = now - self._waits.cluster_api_gone
+        is_gone = any(max(since, self._last_looked) <= long_ago for since in self._unseen_since.values())
         if is_gone != self._is_gone:
             self._is_gone = is_gone
             for callback in self._callbacks:

@@ -16,7 +16,7 @@ import logging
 from typing import Any
 
 from nstance.kube import errors, kinds
-from nstance.kube.port import Object
+from nstance.kube.port import Object, create_or_get, find
 from nstance.operator import options, secrets, workload_cluster
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.context import Controller, ControllerContext
@@ -123,11 +123,10 @@ class Clusters(Controller):
     async def _read_record(self) -> str:
         """The UID of the Cluster that existed; empty: there was none yet."""
         if self._recorded is None:
-            try:
-                secret = await self._kube.get(kinds.SECRET, self._settings.key_secret, namespace=self._namespace)
-                self._recorded = resources.annotations(secret).get(CLUSTER_ANNOTATION, "")
-            except errors.NotFoundError:
+            secret = await find(self._kube, kinds.SECRET, self._settings.key_secret, namespace=self._namespace)
+            if secret is None:
                 return ""
+            self._recorded = resources.annotations(secret).get(CLUSTER_ANNOTATION, "")
         return self._recorded
 
     async def _record(self, uid: str) -> None:
@@ -178,16 +177,10 @@ class Clusters(Controller):
         if (found := await self._get(kind)) is not None:
             return found
         log.info("creating object", extra={"kind": kind.name, "object": name})
-        try:
-            return await self._kube.create(kind, {"metadata": metadata, "spec": spec}, namespace=namespace)
-        except errors.AlreadyExistsError:
-            return await self._kube.get(kind, name, namespace=namespace)
+        return await create_or_get(self._kube, kind, {"metadata": metadata, "spec": spec}, namespace=namespace)
 
     async def _get(self, kind: kinds.Kind) -> Object | None:
-        try:
-            return await self._kube.get(kind, self._settings.name, namespace=self._namespace)
-        except errors.NotFoundError:
-            return None
+        return await find(self._kube, kind, self._settings.name, namespace=self._namespace)
 
     async def _set_initialized(self, cluster: Object) -> None:
         """What Cluster API writes where it runs, because the NstanceControlPlane says so."""
@@ -234,10 +227,7 @@ class Clusters(Controller):
         if await self._read_record() and self._cluster() is None and self._clusters.synced.is_set():
             return None  # the Cluster was deleted; one that is created triggers the next reconcile
         where = f"{namespace}/{self._secret_name}"
-        try:
-            secret: Object | None = await self._kube.get(kinds.SECRET, self._secret_name, namespace=namespace)
-        except errors.NotFoundError:
-            secret = None
+        secret = await find(self._kube, kinds.SECRET, self._secret_name, namespace=namespace)
         if secret is not None and not secrets.MANAGED_BY.items() <= resources.labels(secret).items():
             self._warn(f"Secret {where} was not created by the operator and is left alone")
             return None

@@ -16,7 +16,7 @@ from nstance.operator.controllers import cluster_api, resources
 from nstance.operator.controllers.cluster_api import ClusterApi
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.metrics import Metrics
-from nstance.operator.options import KEY_SECRET, ON_DEMAND_NAMESPACES, SERVICE_ACCOUNT, Endpoint
+from nstance.operator.options import KEY_SECRET, ON_DEMAND_NAMESPACES, SERVICE_ACCOUNT, Endpoint, Waits
 from nstance.operator.shards.ports import Listener, Shards, ShardUnreachableError
 from nstance.telemetry.traces import Tracer
 
@@ -35,6 +35,7 @@ class Settings:
     key_secret: str = KEY_SECRET  # remembers the Cluster's UID
     on_demand_namespaces: str | None = ON_DEMAND_NAMESPACES  # a label selector, empty: all; None: no pod gets a node
     delete_nodes: bool | None = None  # of VMs that are gone; None: where Cluster API's controllers do not run
+    waits: Waits = field(default_factory=Waits)
 
     @property
     def name(self) -> str:
@@ -72,7 +73,7 @@ class Mirrors:
 
     def cluster_api(self, settings: Settings) -> ClusterApi:
         found = {kind: self.of(kind, namespace=settings.namespace) for kind in cluster_api.KINDS}
-        return ClusterApi(found, cluster=settings.name, clock=self._clock)
+        return ClusterApi(found, cluster=settings.name, clock=self._clock, waits=settings.waits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 Otherwise they stay, cordoned and not ready, until a person notices. A Node is annotated with its instance while that one
 exists; only an annotated Node is ever deleted, and only when its shard confirms the end of the VM. The traps: a Node of
-another tenant looks like one without an instance, so its name, label or provider ID alone proves nothing. And an instance
-may end before its Node was annotated: then its shard still knows it for a while, and says so when it is asked.
+another tenant looks like one without an instance, so its name, label or provider ID alone proves nothing. An instance may
+end before its Node was annotated: then its shard still knows it for a while, and says so when it is asked. And a shard that
+has no record of an instance confirms nothing: only a Node that is not ready goes then.
 """
 
 from nstance.kube import errors, kinds
@@ -18,7 +19,6 @@ from nstance.operator.shards.ports import Shard, ShardRefusedError
 from nstance.v1 import operator_pb2 as pb
 
 INSTANCE_ANNOTATION = "nstance.dev/instance"  # {cluster}--{tenant}/{shard}/{instance}
-CONFIRM_SECONDS = 5.0  # until the shard is asked again whether the VM is gone
 
 
 class GoneNodes(Controller):
@@ -126,10 +126,12 @@ class GoneNodes(Controller):
     async def _delete_node(self, node: Object, shard: Shard, instance: str) -> float | None:
         try:
             if (await shard.get_instance(instance)).state not in ENDED:
-                return CONFIRM_SECONDS
+                return self._context.settings.waits.vm_gone_check
         except ShardRefusedError as refusal:
-            if refusal.code != "NOT_FOUND":  # the record of an instance is removed a while after its end
-                return CONFIRM_SECONDS
+            # The record of an instance is removed a while after its end. But a shard whose storage was restored from a
+            # backup does not know VMs that run: there the kubelet does.
+            if refusal.code != "NOT_FOUND" or resources.is_ready(node):
+                return self._context.settings.waits.vm_gone_check
         try:
             await self._workload.delete(kinds.NODE, resources.name(node), uid=resources.uid(node))
         except (errors.NotFoundError, errors.ConflictError):

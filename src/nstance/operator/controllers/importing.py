@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nstance.kube import errors, kinds
-from nstance.kube.port import Object
+from nstance.kube.port import Object, create_or_get
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.v1 import operator_pb2 as pb
@@ -158,18 +158,14 @@ class Importer(Controller):
 
     async def _create_pool(self, wanted: PoolImport) -> None:
         cluster = self._context.settings.name
-        owner = await self._create_or_get(kinds.MACHINE_POOL, machine_pool_manifest(wanted, cluster=cluster))
+        owner = await create_or_get(
+            self._kube, kinds.MACHINE_POOL, machine_pool_manifest(wanted, cluster=cluster), namespace=self._namespace
+        )
         body = nstance_machine_pool_manifest(wanted, cluster=cluster, owner=owner)
-        pool = await self._create_or_get(kinds.NSTANCE_MACHINE_POOL, body)
+        pool = await create_or_get(self._kube, kinds.NSTANCE_MACHINE_POOL, body, namespace=self._namespace)
         shards = ", ".join(wanted.found)
         self._events.note(pool, "Imported", f"{wanted.replicas} replicas on {shards}")
         if wanted.name != pool_name(wanted.group):
             message = f"the group {wanted.group} has other settings on {shards} than elsewhere: it is a pool of its own"
             self._events.note(pool, "ImportedApart", message)
         log.info("group imported", extra={"group": wanted.group, "replicas": wanted.replicas, "shards": shards})
-
-    async def _create_or_get(self, kind: kinds.Kind, body: Object) -> Object:
-        try:
-            return await self._kube.create(kind, body, namespace=self._namespace)
-        except errors.AlreadyExistsError:
-            return await self._kube.get(kind, resources.name(body), namespace=self._namespace)

@@ -40,7 +40,6 @@ UUID_ANNOTATION = "nstance.dev/instance-uuid"
 SHARD_ANNOTATION = "nstance.dev/shard"
 POD_ANNOTATION = "nstance.dev/pod"  # namespace and name of the pod that it was created for
 FAILURE_REASONS = frozenset({CREATE_FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # of Ready
-CALL_SETTLED_SECONDS = 15.0  # longer than a call to a shard may take
 
 
 def group_of(item: Object) -> str:
@@ -325,7 +324,10 @@ class Machines(Controller):
             known = next((id for id in shard.instances if ids.uuid_of(ids.InstanceId(id)) in wanted), None)
         if known is None:
             now = self._clock.monotonic()
-            remaining = self._missing_since.setdefault(resources.uid(item), now) + CALL_SETTLED_SECONDS - now
+            settled = (
+                self._missing_since.setdefault(resources.uid(item), now) + self._context.settings.waits.call_settled
+            )
+            remaining = settled - now
             return remaining if remaining > 0 else None
         try:
             event = shard.instances.get(known)

@@ -3,15 +3,16 @@
 They reach a Node twice. Vars of the group carry them into userdata, for the flags of the kubelet: a Node that registers with
 its taints never gets a pod too early. And the operator writes them on the Node, which also works for labels that a kubelet
 may not set, and for changes. What was written is noted on the Node, so that a removed one goes. The trap: a start-up
-taint that a program has removed must not come back, so it is added only while the Node is not ready: no pod has run there.
+taint that a program has removed must not come back, also on a Node that is not ready yet, or not ready again. So each is
+added once, before the Node is ready for the first time.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nstance.kube import errors, kinds
-from nstance.kube.port import Kube, Object
+from nstance.kube import kinds
+from nstance.kube.port import Kube, Object, find
 from nstance.operator.controllers import resources
 
 LABELS_VAR = "kubelet_node_labels"  # as --node-labels takes them
@@ -89,6 +90,8 @@ def node_patch(node: Object, settings: Object, labels: Mapping[str, str] | None 
     taints = list(settings.get("taints") or ())
     noted: dict[str, list[str]] = {key: sorted(value) for key, value in wanted.items() if value}
     noted |= {"taints": [_taint_key(each) for each in taints]} if taints else {}
+    startup = list(settings.get("startupTaints") or ())
+    noted |= {"startupTaints": [_taint_key(each) for each in startup]} if startup else {}
     metadata: dict[str, Any] = {}
     for field, values in wanted.items():
         current = {"labels": resources.labels(node), "annotations": resources.annotations(node)}[field]
@@ -100,8 +103,8 @@ def node_patch(node: Object, settings: Object, labels: Mapping[str, str] | None 
         noted_as = json.dumps(noted, sort_keys=True) if noted else None
         metadata["annotations"] = {**metadata.get("annotations", {}), APPLIED_ANNOTATION: noted_as}
     patch: Object = {"metadata": metadata} if metadata else {}
-    if not resources.is_ready(node):
-        taints += settings.get("startupTaints") or ()
+    if "startupTaints" not in applied and not resources.is_ready(node):
+        taints += startup
     before = list(resources.spec(node).get("taints") or ())
     after = _merge_taints(before, taints, removed=set(applied.get("taints", ())))
     if after != before:
@@ -144,8 +147,5 @@ async def apply(kube: Kube, node: Object, settings: Object, labels: Mapping[str,
 
 
 async def _read(kube: Kube, node: Object) -> Object | None:
-    try:
-        found = await kube.get(kinds.NODE, resources.name(node))
-    except errors.NotFoundError:
-        return None
-    return found if resources.uid(found) == resources.uid(node) else None
+    found = await find(kube, kinds.NODE, resources.name(node))
+    return found if found is not None and resources.uid(found) == resources.uid(node) else None

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from nstance.kube import errors, kinds
 from nstance.kube.mirror import Mirror
-from nstance.kube.port import Object
+from nstance.kube.port import Object, find
 from nstance.operator.controllers import machine_objects, machines, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.nodes import INSTANCE_LABEL
@@ -25,7 +25,6 @@ from nstance.operator.controllers.pod_objects import DONE, GATE, GROUP, trim_pod
 CLUSTER = "on-demand.nstance.dev/cluster"  # for several operators that watch one cluster's pods
 INSTANCE_TYPE = "on-demand.nstance.dev/instance-type"
 POD_UID = "nstance.dev/pod-uid"
-RETRY_FAILED_SECONDS = 60.0
 STALE_RETRY_SECONDS = 5.0
 _SPEC_ANNOTATIONS = (("group", GROUP), ("instanceType", INSTANCE_TYPE))
 
@@ -204,11 +203,10 @@ class Pods(Controller):
 
     async def _still_wants_node(self, pod: Object) -> bool:
         kube, namespace = self._context.workload, pod["metadata"]["namespace"]
-        try:
-            found = await kube.get(kinds.POD, resources.name(pod), namespace=namespace)
-        except errors.NotFoundError:
-            return False
-        return resources.uid(found) == resources.uid(pod) and wants_node(found, self._cluster_name)
+        found = await find(kube, kinds.POD, resources.name(pod), namespace=namespace)
+        return (
+            found is not None and resources.uid(found) == resources.uid(pod) and wants_node(found, self._cluster_name)
+        )
 
     async def _create(self, pod: Object) -> None:
         is_same_cluster = self._context.workload is self._kube
@@ -228,8 +226,9 @@ class Pods(Controller):
         for _, ready in _ready_conditions(items):
             if ready["reason"] == machine_objects.CREATE_FAILED:
                 age = self._clock.wall() - resources.seconds(ready["lastTransitionTime"])
-                if age < RETRY_FAILED_SECONDS:
-                    return RETRY_FAILED_SECONDS - age
+                wait = self._context.settings.waits.failed_pod_retry
+                if age < wait:
+                    return wait - age
                 await self._delete_all(found, items)
         return None
 

@@ -14,7 +14,7 @@ import contextlib
 import json
 
 from nstance.kube import errors, kinds
-from nstance.kube.port import Object
+from nstance.kube.port import Object, find
 from nstance.operator.controllers import node_settings, pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import (
@@ -257,7 +257,7 @@ class PoolMachines(Controller):
         if resources.annotations(item).get(ABANDON_ANNOTATION) == "true":
             await self._release(item)
             return None
-        machine = await self._read_machine(resources.name(item))
+        machine = await find(self._kube, kinds.MACHINE, resources.name(item), namespace=self._namespace)
         _, machine_pool = self._owners(shard, event, item)
         if machine_pool is not None:
             machine_pool = await self._kube.get(
@@ -268,18 +268,13 @@ class PoolMachines(Controller):
             return None
         if shard is None or not shard.synced or event is None:
             message = unreachable_message(item, resources.spec(item).get("failureDomain", ""), shard)
-            await self._write_condition(item, Condition("Ready", None, "ShardUnreachable", message))
+            unknown = Condition("Ready", None, "ShardUnreachable", message)
+            await self._write_status(kinds.NSTANCE_MACHINE, item, {}, [unknown])
             return None
         await self._write_status(kinds.NSTANCE_MACHINE, item, machine_status(event, shard.name), [condition(event)])
         if event.state in COUNTED:
             machine_pool = await self._shrink(machine_pool, machine)
         return await self._insist(machine_pool, shard, event)
-
-    async def _read_machine(self, name: str) -> Object | None:
-        try:
-            return await self._kube.get(kinds.MACHINE, name, namespace=self._namespace)
-        except errors.NotFoundError:
-            return None
 
     async def _is_meant(self, machine: Object, machine_pool: Object | None) -> bool:
         """Whether somebody wants this instance to go, or only its object goes with something else."""
@@ -290,11 +285,9 @@ class PoolMachines(Controller):
         if not resources.is_being_deleted(machine) or not resources.is_owned_by(machine, resources.uid(machine_pool)):
             return False
         for kind, name in ((kinds.NAMESPACE, self._namespace), (kinds.CUSTOM_RESOURCE_DEFINITION, MACHINE_CRD)):
-            try:
-                if resources.is_being_deleted(await self._kube.get(kind, name)):
-                    return False
-            except errors.NotFoundError:
-                pass  # dev-k8s has Cluster API's kinds without their CRDs
+            above = await find(self._kube, kind, name)  # dev-k8s has Cluster API's kinds without their CRDs
+            if above is not None and resources.is_being_deleted(above):
+                return False
         return True
 
     async def _shrink(self, machine_pool: Object, machine: Object) -> Object:
@@ -374,9 +367,6 @@ class PoolMachines(Controller):
                 await resources.patch_unchanged(self._kube, kinds.MACHINE_POOL, machine_pool, change)
         if resources.has_finalizer(machine):
             await resources.remove_finalizer(self._kube, kinds.MACHINE, machine)
-
-    async def _write_condition(self, item: Object, shown: Condition) -> None:
-        await self._write_status(kinds.NSTANCE_MACHINE, item, {}, [shown])
 
 
 def _decisive(item: Object | None) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
-from nstance.kube.port import Kube, Object
+from nstance.kube.port import Kube, Object, find
 from nstance.model.ids import ClusterId
 from nstance.operator import secrets
 from nstance.operator.options import Options
@@ -102,10 +102,11 @@ class WebhookCertificate:
 
     async def _ensure(self) -> KeyPair:
         """The Secret's certificate, issued or renewed if needed; the API server gets its CA first."""
-        configuration = await self._get(kinds.VALIDATING_WEBHOOK, self._options.webhook_configuration)
+        # Without one the API server calls no webhook; an administrator may want that.
+        configuration = await find(self._kube, kinds.VALIDATING_WEBHOOK, self._options.webhook_configuration)
         names = self._names(configuration)
         for _ in range(ATTEMPTS):
-            secret = await self._get(kinds.SECRET, SECRET, namespace=self._namespace)
+            secret = await find(self._kube, kinds.SECRET, SECRET, namespace=self._namespace)
             stored = _load(secret)
             current = stored if stored is not None and self._is_current(stored, names) else self._issue(stored, names)
             if current is not stored:
@@ -116,13 +117,6 @@ class WebhookCertificate:
             await self._publish(configuration, current.bundle)
             return current.pair
         raise errors.ConflictError(f"Secret {self._namespace}/{SECRET} keeps changing; check what else writes it")
-
-    async def _get(self, kind: kinds.Kind, name: str, *, namespace: str = "") -> Object | None:
-        """Without a ValidatingWebhookConfiguration the API server calls no webhook; an administrator may want that."""
-        try:
-            return await self._kube.get(kind, name, namespace=namespace)
-        except errors.NotFoundError:
-            return None
 
     def _is_current(self, stored: StoredCertificate, names: frozenset[str]) -> bool:
         leaf = ca.load_certificate(stored.pair.certificate_pem)

@@ -216,6 +216,8 @@ class Link:
                             instances[message.instance.instance_id] = message.instance
                         case "snapshot_end":
                             break
+                        case _:
+                            pass
                     deadline.reschedule(asyncio.get_running_loop().time() + SNAPSHOT_MESSAGE_SECONDS)
                 else:
                     await stream.recv_trailing_metadata()
@@ -267,6 +269,8 @@ class Link:
                 self._listener.on_instance_change(self._name, event)
             case "error":
                 self._listener.on_error_event(self._name, message.error)
+            case _:
+                pass
 
     def _on_disconnect(self, reason: str) -> None:
         changed = self._synced or reason != self._unsynced_reason

@@ -1,10 +1,9 @@
 """From what AWS says to what follows from it."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
-from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
-from nstance.providers import errors
+from nstance.aws.errors import AwsError
+from nstance.providers import cloud_answers, errors
 from nstance.providers.errors import CapacityScope
 
 PERMISSIONS = "docs/aws.md#permissions"
@@ -18,6 +17,8 @@ NO_CAPACITY = {
     "InsufficientHostCapacity": CapacityScope.OFFER,
     "InsufficientReservedInstanceCapacity": CapacityScope.OFFER,
     "ReservationCapacityExceeded": CapacityScope.OFFER,
+    "InsufficientVolumeCapacity": CapacityScope.OFFER,
+    "UnfulfillableCapacity": CapacityScope.OFFER,
     "Unsupported": CapacityScope.OFFER,  # this type does not exist in this zone
     "SpotMaxPriceTooLow": CapacityScope.OFFER,
     "InsufficientFreeAddressesInSubnet": CapacityScope.SUBNET,
@@ -47,18 +48,11 @@ _NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 _NOT_FOUND = (".NotFound", "NotFoundException", "ParameterNotFound", "TargetGroupNotFound")
 
 
-@contextlib.contextmanager
-def translated(action: str, *, changes: bool) -> Iterator[None]:
+def translated(action: str, *, changes: bool) -> AbstractContextManager[None]:
     """`changes`: a call without a reply may have changed something. `action` is the permission that it needs."""
-    try:
-        yield
-    except NotSentError as problem:  # also CredentialsError
-        raise errors.UnavailableError(str(problem)) from problem
-    except NoAnswerError as problem:
-        kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
-        raise kind(str(problem)) from problem
-    except AwsError as problem:
-        raise from_aws(problem, action, changes=changes) from problem
+    return cloud_answers.translated(
+        AwsError, lambda problem: from_aws(problem, action, changes=changes), changes=changes
+    )
 
 
 def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.ProviderError:
@@ -100,4 +94,6 @@ def path_of(problem: AwsError) -> str:
     """Where the configuration says what AWS objects to; empty if that is not known."""
     if problem.code == "InvalidParameterValue" and "iaminstanceprofile" in problem.message.lower():
         return "args.IamInstanceProfile"
+    if problem.code == "AuthFailure" and "images" in problem.message:
+        return "args.ImageId"  # the account may not use it
     return _PATHS.get(problem.code.partition(".")[0], "")

@@ -17,7 +17,7 @@ from nstance.providers import errors, port
 from nstance.providers.aws import launches, tags
 from nstance.providers.aws.faults import RUN_INSTANCES, code_of, translated
 from nstance.providers.aws.launch_budget import LaunchBudget
-from nstance.providers.errors import CapacityScope
+from nstance.providers.cloud_answers import check_owner, exhausted
 from nstance.providers.port import CreateRequest, Scope, Status, Vm
 
 PAGE_SIZE = 1000
@@ -69,7 +69,7 @@ class Ec2Instances:
         except errors.NotFoundError as problem:  # a subnet, an image, a security group: never an instance
             raise errors.PermanentError(str(problem)) from problem
         except errors.NoCapacityError as problem:
-            problem.subject = _subject(problem.scope, request)
+            problem.subject = exhausted(problem.scope, request)
             raise
         except errors.PermanentError as problem:
             return await self._refused(problem, request.id)
@@ -81,7 +81,7 @@ class Ec2Instances:
     async def _refused(self, problem: errors.PermanentError, id: InstanceId) -> Vm:
         match code_of(problem):
             case "IdempotentInstanceTerminated":
-                raise _deleted(id) from problem
+                raise errors.deleted(id) from problem
             case "IdempotentParameterMismatch":  # it was requested before, with other parameters
                 found = await self._find(id)
                 if found is None:
@@ -94,7 +94,7 @@ class Ec2Instances:
 
     def _existing(self, vm: Vm) -> Vm:
         if vm.status in _ENDED:
-            raise _deleted(vm.id)
+            raise errors.deleted(vm.id)
         return vm
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
@@ -109,8 +109,10 @@ class Ec2Instances:
             with translated("ec2:TerminateInstances", changes=True):
                 answer = await self._client.query(EC2, "TerminateInstances", {"InstanceId": [provider_id]})
         except errors.NotFoundError:
-            return Status.DELETING if self._is_young(id) else Status.DELETED
+            return self._unseen(id)
         except errors.PermanentError as problem:
+            if problem.permission:
+                return await self._denied(problem, id, provider_id)
             if code_of(problem) != "OperationNotPermitted":
                 raise
             raise errors.PermanentError(
@@ -120,10 +122,21 @@ class Ec2Instances:
         state = next((_state(each, "currentState") for each in entries(answer, "instancesSet")), "")
         return Status.DELETED if state == "terminated" else Status.DELETING
 
-    def _is_young(self, id: InstanceId) -> bool:
-        """By the time in its ID. "Not found" may then be wrong."""
+    async def _denied(self, problem: errors.PermanentError, id: InstanceId, provider_id: ProviderId) -> Status:
+        """A policy that is limited to tagged instances denies the call for one that no longer exists: it has no tags."""
+        try:
+            described = await self._describe({"InstanceId": [provider_id]})
+        except errors.NotFoundError:
+            return self._unseen(id)
+        status = self._vm(described[0], id).status if described else Status.UNKNOWN
+        if status not in _ENDED:
+            raise problem
+        return status
+
+    def _unseen(self, id: InstanceId) -> Status:
+        """It is gone, unless it is so young by the time in its ID that "not found" may be wrong."""
         created = (ids.uuid_of(id) >> 80) / 1000
-        return self._clock.wall() < created + VISIBLE_AFTER_SECONDS
+        return Status.DELETING if self._clock.wall() < created + VISIBLE_AFTER_SECONDS else Status.DELETED
 
     async def get(self, id: InstanceId, provider_id: ProviderId | None) -> Vm:
         if provider_id is None:
@@ -142,13 +155,21 @@ class Ec2Instances:
     async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         if provider_id is None:
             provider_id = (await self.get(id, None)).provider_id
-        with translated("ec2:GetConsoleOutput", changes=False):
-            answer = await self._client.query(EC2, "GetConsoleOutput", {"InstanceId": provider_id, "Latest": True})
+        try:
+            answer = await self._console(provider_id, Latest=True)
+        except errors.PermanentError as problem:  # of an instance type without the Nitro system
+            if code_of(problem) != "UnsupportedOperation":
+                raise
+            answer = await self._console(provider_id)
         try:
             text = base64.b64decode(str(answer.get("output") or ""))
         except ValueError as problem:
             raise errors.UnavailableError(f"EC2 sent console output that cannot be read: {problem}") from problem
         return text[-port.MAX_CONSOLE_BYTES :].decode("utf-8", "replace")
+
+    async def _console(self, provider_id: ProviderId, **more: object) -> Answer:
+        with translated("ec2:GetConsoleOutput", changes=False):
+            return await self._client.query(EC2, "GetConsoleOutput", {"InstanceId": provider_id, **more})
 
     async def close(self) -> None:
         await self._client.close()
@@ -160,11 +181,9 @@ class Ec2Instances:
         return min(vms, key=lambda vm: vm.status in _ENDED, default=None)
 
     def _owned(self, vm: Vm, id: InstanceId) -> Vm:
-        """Missing tags prove nothing."""
         if vm.id != id:
             raise errors.PermanentError(f"{vm.provider_id} is the VM of {vm.id}, not of {id}")
-        if vm.cluster not in (None, self._scope.cluster) or vm.shard not in (None, self._scope.shard):
-            raise errors.PermanentError(f"{id} belongs to shard {vm.shard} of cluster {vm.cluster}")
+        check_owner(self._scope, id, vm.cluster, vm.shard)
         return vm
 
     async def _describe(self, params: Mapping[str, object]) -> Sequence[Answer]:
@@ -200,22 +219,6 @@ class Ec2Instances:
             group=GroupName(found[tags.GROUP]) if found.get(tags.GROUP) else None,
             end_reason=_end_reason(described),
         )
-
-
-def _deleted(id: InstanceId) -> errors.PermanentError:
-    return errors.PermanentError(f"{id} was deleted; a new instance needs a new ID")
-
-
-def _subject(scope: CapacityScope, request: CreateRequest) -> str:
-    match scope:
-        case CapacityScope.SUBNET:
-            return request.subnet
-        case CapacityScope.MARKET:
-            return request.market or "on-demand"
-        case CapacityScope.INSTANCE_TYPE | CapacityScope.QUOTA:
-            return request.instance_type
-        case _:
-            return " ".join(filter(None, (request.market, request.instance_type, request.subnet)))
 
 
 def _tags(described: Answer) -> dict[str, str]:

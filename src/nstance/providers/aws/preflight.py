@@ -1,7 +1,4 @@
-"""What would fail on AWS: credentials, permissions, instance types, and what launches name.
-
-EC2's DryRun answers `DryRunOperation` where the call would have been carried out. It changes nothing.
-"""
+"""What would fail on AWS: credentials, permissions, instance types, and what launches name. Nothing is changed."""
 
 import asyncio
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -9,54 +6,37 @@ from typing import Any
 
 from nstance.aws.client import EC2, STS, AwsClient
 from nstance.aws.encoding import Params, entries
-from nstance.aws.errors import AwsError, NoAnswerError, NotSentError
+from nstance.aws.errors import AwsError
+from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.model.ids import GroupName, InstanceId, Kind, TenantId
 from nstance.providers import errors
 from nstance.providers.aws import launches as requests
 from nstance.providers.aws.faults import path_of, translated
+from nstance.providers.aws.permission_checks import DRY_RUN_DONE, INFRA, PermissionChecks, dry_run
 from nstance.providers.port import CloudPlan, CreateRequest, Fault, FixedAddress, PlannedLaunch, Scope
 
 CONCURRENT_CALLS = 8
-_INFRA = ("shard", "infra")
-_NOBODY = "i-00000000000000000"  # no instance has this ID
-# What a server does to instances of its own, with the parameters of a call that could not do any harm.
-_CALLS: Mapping[str, Params] = {
-    "DescribeInstances": {},
-    "TerminateInstances": {"InstanceId": [_NOBODY]},
-    "GetConsoleOutput": {"InstanceId": _NOBODY},
-}
-
-
-_NO_INTERFACE = "eni-00000000000000000"
-_MOVE_IP: Mapping[str, Params] = {
-    "AssignPrivateIpAddresses": {"NetworkInterfaceId": _NO_INTERFACE, "SecondaryPrivateIpAddressCount": 1}
-}
-_MOVE_INTERFACE: Mapping[str, Params] = {
-    "DescribeNetworkInterfaces": {},
-    "AttachNetworkInterface": {"NetworkInterfaceId": _NO_INTERFACE, "InstanceId": _NOBODY, "DeviceIndex": 1},
-    "DetachNetworkInterface": {"AttachmentId": "eni-attach-00000000000000000"},
-}
 
 
 class LaunchChecks:
     def __init__(self, scope: Scope, client: AwsClient, address: FixedAddress | None) -> None:
         self._scope = scope
         self._client = client
-        moves = {} if address is None else _MOVE_INTERFACE if address.interface_id else _MOVE_IP
-        self._calls: Mapping[str, Params] = {**_CALLS, **moves}
+        self._permissions = PermissionChecks(scope, client, address)
 
     async def run(self, plan: CloudPlan) -> Sequence[Fault]:
         if fault := await self._credentials():
             return [fault]  # every other call would only repeat it
+        described = await dry_run(self._client, "DescribeInstances", {})
+        if described == "":  # a launch would be a real one
+            return [Fault(INFRA, "the service ignores DryRun, so neither permissions nor launches are checked")]
         slots = asyncio.Semaphore(CONCURRENT_CALLS)
 
         async def bounded(check: Awaitable[list[Fault]]) -> list[Fault]:
             async with slots:
                 return await check
 
-        checks: list[Awaitable[list[Fault]]] = [
-            self._permission(action, params) for action, params in self._calls.items()
-        ]
+        checks: list[Awaitable[list[Fault]]] = [self._permissions.run(described)]
         checks += [
             self._subnet(id, ("shard", "subnet_pools", pool, number), plan.zone)
             for pool, ids in plan.subnet_pools.items()
@@ -72,28 +52,10 @@ class LaunchChecks:
         try:
             await self._client.query(STS, "GetCallerIdentity", {})
         except AwsError as problem:
-            return Fault(_INFRA, f"AWS does not accept the credentials: {problem}")
+            return Fault(INFRA, f"AWS does not accept the credentials: {problem}")
         except (NotSentError, NoAnswerError) as problem:
-            return Fault(_INFRA, f"failed to ask AWS who this is: {problem}")
+            return Fault(INFRA, f"failed to ask AWS who this is: {problem}")
         return None
-
-    async def _dry_run(self, action: str, params: Params) -> AwsError | str:
-        """AWS's answer, or why there is none. Empty: it would have been done."""
-        try:
-            await self._client.query(EC2, action, {**params, "DryRun": True})
-        except AwsError as problem:
-            return "" if problem.code == "DryRunOperation" else problem
-        except (NotSentError, NoAnswerError) as problem:
-            return str(problem)
-        return ""
-
-    async def _permission(self, action: str, params: Params) -> list[Fault]:
-        answer = await self._dry_run(action, params)
-        if isinstance(answer, str):
-            return [Fault(_INFRA, f"failed to check the permission ec2:{action}: {answer}")] if answer else []
-        if not answer.is_denied:
-            return []  # only the instance does not exist
-        return [Fault(_INFRA, f"AWS denies ec2:{action}: allow it in the server's role: {answer}")]
 
     async def _launch(self, launch: PlannedLaunch) -> list[Fault]:
         path: tuple[str | int, ...] = ("templates", launch.template, "args")
@@ -111,9 +73,11 @@ class LaunchChecks:
         )
         params = requests.parameters(self._scope, request)
         del params["ClientToken"]
-        answer = await self._dry_run("RunInstances", params)
+        answer = await dry_run(self._client, "RunInstances", params)
         if isinstance(answer, str):
-            return [Fault(path, f"failed to check ec2:RunInstances: {answer}")] if answer else []
+            return [Fault(path, f"failed to check ec2:RunInstances: {answer or 'DryRun was ignored'}")]
+        if answer.code == DRY_RUN_DONE:
+            return []
         if answer.is_denied:
             text = "AWS denies ec2:RunInstances with these arguments (or ec2:CreateTags, or iam:PassRole): allow it"
             return [Fault(path, f"{text} in the server's role: {answer}")]
@@ -154,8 +118,9 @@ class LaunchChecks:
             with translated(f"ec2:{action}", changes=False):
                 await self._client.query(EC2, action, params)
         except (errors.NotFoundError, errors.PermanentError) as problem:
-            is_denied = isinstance(problem, errors.PermanentError) and problem.permission
-            text = str(problem) if is_denied else f"there is no {what} in {self._client.region}: {problem}"
+            text = f"there is no {what} in {self._client.region}: {problem}"
+            if isinstance(problem, errors.PermanentError) and problem.permission:
+                text = f"not checked: it needs {problem.permission}, which servers do not need: {problem}"
             return [Fault(path, text) for path in paths]
         except errors.ProviderError as problem:
             return [Fault(path, f"failed to look for the {what}: {problem}") for path in paths]

@@ -71,9 +71,18 @@ def open_aws(
         clock=clock,
         endpoint_url=settings.endpoint,
         server=server,
-        environment={**found, "AWS_PROFILE": settings.profile} if settings.profile else found,
+        environment=_with_profile(found, settings.profile) if settings.profile else found,
         role_arn=settings.role_arn,
     )
     if address is None:
         return AwsProvider(scope, client, clock, settings)
     return AwsProviderWithAddress(scope, client, clock, settings, address)
+
+
+def _with_profile(environment: Mapping[str, str], profile: str) -> Mapping[str, str]:
+    """A profile that the configuration names wins over other credentials of the environment, as in AWS's tools."""
+    kept = {name: value for name, value in environment.items() if name not in _CREDENTIALS}
+    return {**kept, "AWS_PROFILE": profile}
+
+
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")

@@ -26,11 +26,18 @@ def specifications(scope: Scope, request: CreateRequest) -> Sequence[object]:
     }
     given = {spec["ResourceType"]: spec["Tags"] for spec in _given(request.args)}
     out = []
-    for kind in dict.fromkeys((*_TAGGED, *given)):
+    kinds = _TAGGED if _creates_interfaces(request.args) else _TAGGED[:-1]
+    for kind in dict.fromkeys((*kinds, *given)):
         users = {tag["Key"]: tag.get("Value", "") for tag in given.get(kind, ()) if "Key" in tag}
         tags = {**name, **users, **ours}
         out.append({"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]})
     return out
+
+
+def _creates_interfaces(args: Mapping[str, object]) -> bool:
+    """EC2 refuses tags for interfaces where the launch only uses some that exist."""
+    interfaces: Any = args.get("NetworkInterfaces") or ({},)
+    return not all(isinstance(each, Mapping) and each.get("NetworkInterfaceId") for each in interfaces)
 
 
 def _given(args: Mapping[str, object]) -> list[Mapping[str, Any]]:

@@ -1,12 +1,12 @@
 """From what Google says to what follows from it."""
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from nstance.gcp.errors import GoogleError, NoAnswerError, NotSentError
-from nstance.providers import errors
+from nstance.gcp.errors import GoogleError
+from nstance.providers import cloud_answers, errors
 from nstance.providers.errors import CapacityScope
 
 PERMISSIONS = "docs/gcp.md#permissions"
@@ -43,18 +43,11 @@ _PATHS = {
 _NOT_LENT = "SERVICE_ACCOUNT_ACCESS_DENIED"  # the VM's service account may not be given by the server's
 
 
-@contextlib.contextmanager
-def translated(permission: str, *, changes: bool) -> Iterator[None]:
+def translated(permission: str, *, changes: bool) -> AbstractContextManager[None]:
     """`changes`: a call without a reply may have changed something. `permission`: what it needs."""
-    try:
-        yield
-    except NotSentError as problem:  # also CredentialsError
-        raise errors.UnavailableError(str(problem)) from problem
-    except NoAnswerError as problem:
-        kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
-        raise kind(str(problem)) from problem
-    except GoogleError as problem:
-        raise from_google(problem, permission, changes=changes) from problem
+    return cloud_answers.translated(
+        GoogleError, lambda problem: from_google(problem, permission, changes=changes), changes=changes
+    )
 
 
 def from_google(problem: GoogleError, permission: str, *, changes: bool) -> errors.ProviderError:

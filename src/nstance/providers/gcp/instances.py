@@ -12,7 +12,7 @@ from nstance.gcp.client import Answer
 from nstance.model import ids
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
 from nstance.providers import errors, port
-from nstance.providers.errors import CapacityScope
+from nstance.providers.cloud_answers import check_owner, exhausted
 from nstance.providers.gcp import labels, launches
 from nstance.providers.gcp.compute import PAUSE_SECONDS, Compute
 from nstance.providers.gcp.faults import CREATE, EXISTS, find_parameter, of_operation, reason_of, status_of
@@ -71,12 +71,12 @@ class ComputeInstances:
                     return await self._existing(outcome)
             self._remember(offer, attempt + 1)
             if isinstance(outcome, errors.NoCapacityError):
-                outcome.subject = _subject(outcome.scope, request)
+                outcome.subject = exhausted(outcome.scope, request)
             if operation.get("status") != "DONE":
                 raise outcome
             # It was done before it was asked for: an attempt of an earlier leader, so this one is the next.
             if await self._is_deleted(request.id):
-                raise _deleted(request.id) from outcome
+                raise errors.deleted(request.id) from outcome
         raise errors.UnavailableError(f"{request.id} has failed {MAX_ATTEMPTS} times with this offer")
 
     async def _insert(self, request: CreateRequest, body: Answer, request_id: str) -> Answer | None:
@@ -88,7 +88,7 @@ class ComputeInstances:
         except errors.NotFoundError as problem:  # a subnet, an image, a disk: never an instance
             raise errors.PermanentError(str(problem), parameter=find_parameter(str(problem))) from problem
         except errors.NoCapacityError as problem:
-            problem.subject = _subject(problem.scope, request)
+            problem.subject = exhausted(problem.scope, request)
             raise
         except errors.PermanentError as problem:
             if status_of(problem) == 409 or reason_of(problem) in EXISTS:
@@ -118,7 +118,7 @@ class ComputeInstances:
         if found is not None:
             return found
         if await self._is_deleted(id):
-            raise _deleted(id)
+            raise errors.deleted(id)
         raise errors.UnknownOutcomeError(f"the create of {id} is done, and Google does not show it")
 
     async def _taken(self, id: InstanceId) -> Vm:
@@ -131,7 +131,7 @@ class ComputeInstances:
     async def _existing(self, found: Answer) -> Vm:
         vm = (await self._vms([found]))[0]
         if vm.status in _ENDING and await self._is_deleted(vm.id):
-            raise _deleted(vm.id)
+            raise errors.deleted(vm.id)
         return vm
 
     async def _is_deleted(self, id: InstanceId) -> bool:
@@ -216,10 +216,8 @@ class ComputeInstances:
             found = await self._compute.call("compute.instances.get", "GET", f"{{zone}}/instances/{id}")
         except errors.NotFoundError:
             return None
-        marks = _labels(found)  # missing ones prove nothing
-        cluster, shard = marks.get(labels.CLUSTER), marks.get(labels.SHARD)
-        if cluster not in (None, self._scope.cluster) or shard not in (None, self._scope.shard):
-            raise errors.PermanentError(f"{id} belongs to shard {shard} of cluster {cluster}")
+        marks = _labels(found)
+        check_owner(self._scope, id, marks.get(labels.CLUSTER), marks.get(labels.SHARD))
         return found
 
     async def _vms(self, found: Sequence[Answer]) -> Sequence[Vm]:
@@ -281,17 +279,3 @@ def _labels(found: Answer) -> dict[str, str]:
 def _is_spot(found: Answer) -> bool:
     scheduling = found.get("scheduling") or {}
     return scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
-
-
-def _deleted(id: InstanceId) -> errors.PermanentError:
-    return errors.PermanentError(f"{id} was deleted; a new instance needs a new ID")
-
-
-def _subject(scope: CapacityScope, request: CreateRequest) -> str:
-    match scope:
-        case CapacityScope.SUBNET:
-            return request.subnet
-        case CapacityScope.INSTANCE_TYPE | CapacityScope.QUOTA:
-            return request.instance_type
-        case _:
-            return " ".join(filter(None, (request.market, request.instance_type, request.subnet)))

@@ -26,5 +26,5 @@ def owned(scope: Scope) -> dict[str, str]:
 
 
 def filter_of(labels: Mapping[str, str]) -> str:
-    """Of list calls."""
-    return " AND ".join(f'labels.{name}="{value}"' for name, value in labels.items())
+    """Of list calls. Google wants each of several expressions in parentheses."""
+    return " ".join(f'(labels.{name} = "{value}")' for name, value in labels.items())

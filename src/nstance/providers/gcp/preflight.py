@@ -6,9 +6,10 @@ Nothing is changed: Google says which of a list of permissions the caller has, a
 import asyncio
 from collections.abc import Awaitable, Iterator, Sequence
 
+from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.gcp.client import Answer
 from nstance.gcp.endpoints import IAM, PROJECTS
-from nstance.gcp.errors import GoogleError, NoAnswerError, NotSentError
+from nstance.gcp.errors import GoogleError
 from nstance.providers import errors
 from nstance.providers.gcp.compute import Compute
 from nstance.providers.gcp.launches import subnet_path

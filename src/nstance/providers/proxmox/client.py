@@ -11,10 +11,11 @@ from typing import Any
 import aiohttp
 
 from nstance.clock import Clock
+from nstance.clouds.errors import NoAnswerError, NotSentError
 from nstance.http_client import read_body
 from nstance.providers import errors
 from nstance.providers.proxmox import faults
-from nstance.providers.proxmox.faults import NoAnswerError, NotSentError, PveError
+from nstance.providers.proxmox.faults import PveError
 
 CALL_TIMEOUT_SECONDS = 30.0
 CONNECT_TIMEOUT_SECONDS = 5.0

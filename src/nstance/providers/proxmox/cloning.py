@@ -33,7 +33,7 @@ class Cloning:
     ) -> None:
         self._scope, self._client, self._clock, self._settings = scope, client, clock, settings
         self._inventory = inventory
-        self._places = Places(client, inventory, settings.iso_storage, settings.limits)
+        self._places = Places(inventory, settings.iso_storage, settings.limits)
         self._in_flight: dict[InstanceId, tuple[Promise, float]] = {}  # and until when
 
     @contextmanager

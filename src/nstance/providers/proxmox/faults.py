@@ -3,11 +3,11 @@
 The trap: almost everything is a 500 with a text, also "there is no such VM". The texts here are those of PVE 8 and 9.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
-from nstance.providers import errors
+from nstance.providers import cloud_answers, errors
 from nstance.providers.errors import CapacityScope
 
 PERMISSIONS = "docs/proxmox.md#permissions"
@@ -25,6 +25,18 @@ _BUSY = (
 )
 _FULL = ("no space left", "not enough free space", "out of space", "insufficient free space", "cannot allocate memory")
 _NEVER = ("protection mode enabled", "does not support", "not supported", "no such", "not allowed", "parameter")
+# Where the configuration says what Proxmox objects to, by its own name of a parameter.
+_ARGUMENTS = {
+    "cores": "instance_type",
+    "cpu": "CpuType",
+    "disk": "DiskDevice",
+    "memory": "instance_type",
+    "net0": "Bridge",
+    "pool": "Pool",
+    "size": "instance_type",
+    "storage": "StoragePool",
+    "tags": "ExtraTags",
+}
 _NOT_REACHED = 595  # the node that was asked could not connect to the one that has the VM
 _DENIED = re.compile(r"\(([^,()]+), ([\w.|]+)\)")
 
@@ -39,14 +51,6 @@ class PveError(Exception):
         super().__init__(f"{message} ({details})" if details else message)
 
 
-class NotSentError(Exception):
-    """The request did not leave this machine."""
-
-
-class NoAnswerError(Exception):
-    """The request was sent, and nobody knows what became of it."""
-
-
 class NoStorageError(errors.PermanentError):
     """The node has no such storage."""
 
@@ -55,17 +59,10 @@ class TakenError(errors.UnavailableError):
     """The VMID is in use."""
 
 
-@contextlib.contextmanager
-def translated(permission: str, *, changes: bool) -> Iterator[None]:
-    try:
-        yield
-    except NotSentError as problem:
-        raise errors.UnavailableError(str(problem)) from problem
-    except NoAnswerError as problem:
-        kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
-        raise kind(str(problem)) from problem
-    except PveError as problem:
-        raise from_pve(problem, permission, changes=changes) from problem
+def translated(permission: str, *, changes: bool) -> AbstractContextManager[None]:
+    return cloud_answers.translated(
+        PveError, lambda problem: from_pve(problem, permission, changes=changes), changes=changes
+    )
 
 
 def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.ProviderError:
@@ -80,7 +77,8 @@ def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.Pro
         missing = f"{found[2]} on {found[1]}" if found else permission
         return errors.PermanentError(f"{text}; the token needs {missing}, see {PERMISSIONS}", permission=missing)
     if problem.status == 400:
-        return errors.PermanentError(text, parameter=next(iter(problem.parameters), ""))
+        name = next(iter(problem.parameters), "")
+        return errors.PermanentError(text, parameter=_ARGUMENTS.get(name, name))
     if problem.status == 429:
         return errors.ThrottledError(text)
     if problem.status == _NOT_REACHED:
@@ -92,7 +90,7 @@ def from_pve(problem: PveError, permission: str, *, changes: bool) -> errors.Pro
     if _TAKEN.search(str(problem)):
         return TakenError(text)
     if any(each in low for each in _FULL):
-        return errors.NoCapacityError(text, scope=CapacityScope.ZONE, subject="storage or memory of the node")
+        return errors.NoCapacityError(text, scope=CapacityScope.HOST, subject="storage or memory of the node")
     if any(each in low for each in _BUSY):
         return errors.UnavailableError(text)
     if any(each in low for each in _NEVER):

@@ -83,15 +83,12 @@ class Inventory:
         self._client = client
         self._vmids = vmids
         self._pool = pool
-        self._may_list = False
 
     async def vms(self) -> Sequence[PveVm]:
         """All VMs of the cluster, and its containers. A token without the right to see them gets a short list without an
-        error, so the right is checked first."""
-        if not self._may_list:
-            await self._check_right()
-            self._may_list = True
+        error, so the right is checked after each list: it may be taken away at any time."""
         found = await self._client.get("/cluster/resources", permission=f"{AUDIT} on /vms", type="vm")
+        await self._check_right()
         vms = [_vm(each) for each in _entries(found) if each.get("type") in ("qemu", "lxc")]
         unnamed = [vm for vm in vms if vm.is_unnamed]
         if not unnamed:
@@ -155,6 +152,13 @@ class Inventory:
     async def _look(self, vm: PveVm) -> PveVm | None:
         """As it is now: under a VMID that was used again the cluster shows the name of the old VM for a while."""
         return vm if vm.is_unnamed or vm.is_container else await self._complete(vm, is_reachable=True)
+
+    async def config(self, vm: PveVm) -> Mapping[str, Any]:
+        """Raises NotFoundError."""
+        found = await self._client.get(f"{vm.path}/config", permission=f"{AUDIT} on /vms/{vm.vmid}", current=True)
+        if not isinstance(found, dict):
+            raise errors.UnavailableError(f"expected the configuration of VM {vm.vmid}, found something else")
+        return found
 
     async def nodes(self) -> Sequence[Node]:
         found = await self._client.get("/cluster/resources", permission="Sys.Audit on /nodes", type="node")

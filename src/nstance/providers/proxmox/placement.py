@@ -64,7 +64,7 @@ def choose_node(
     if not fitting:
         raise errors.NoCapacityError(
             f"expected a node with {size.memory_mib} MiB of free memory, found none: {'; '.join(reasons) or 'no node'}",
-            scope=errors.CapacityScope.ZONE,
+            scope=errors.CapacityScope.HOST,
             subject="nodes",
         )
     # Most free memory; among equals the fewest promised cores.

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nstance.model.ids import InstanceId
 from nstance.providers import errors
 from nstance.providers.machine_size import MachineSize
 from nstance.providers.proxmox import inventory, placement
 from nstance.providers.proxmox.arguments import Arguments
-from nstance.providers.proxmox.client import ProxmoxClient
 from nstance.providers.proxmox.inventory import Inventory, PveVm, Storage
 from nstance.providers.proxmox.placement import Limits, Promise
 
@@ -24,8 +24,8 @@ class Place:
 
 
 class Places:
-    def __init__(self, client: ProxmoxClient, found: Inventory, iso_storage: str, limits: Limits) -> None:
-        self._client, self._inventory = client, found
+    def __init__(self, found: Inventory, iso_storage: str, limits: Limits) -> None:
+        self._inventory = found
         self._iso_storage, self._limits = iso_storage, limits
 
     async def choose(
@@ -60,15 +60,20 @@ class Places:
 
     async def _is_shared(self, template: PveVm, storages: Mapping[str, Storage]) -> bool:
         """Whether all disks of a template are on storages that every node reaches."""
-        config = await self._client.get(
-            f"{template.path}/config", permission=f"VM.Audit on /vms/{template.vmid}", current=True
-        )
-        if not isinstance(config, dict):
-            raise errors.UnavailableError(f"expected the configuration of VM {template.vmid}, found something else")
+        config = await self._inventory.config(template)
         names = {
             str(value).partition(":")[0] for key, value in config.items() if _DISK.fullmatch(key) and ":" in str(value)
         }
         return all(name in storages and storages[name].is_shared for name in names)
+
+
+def check_disk(config: Mapping[str, Any], device: str) -> None:
+    """Raises PermanentError if a VM or template has no such disk to give the size of the instance type."""
+    if device not in config:
+        found = ", ".join(sorted(name for name in config if _DISK.fullmatch(name))) or "none"
+        raise errors.PermanentError(
+            f"expected a disk {device} in the template for the size of its disk, found {found}", parameter="DiskDevice"
+        )
 
 
 def find_templates(vms: Sequence[PveVm], args: Arguments) -> dict[str, PveVm]:

@@ -11,7 +11,7 @@ from nstance.providers.proxmox.client import ProxmoxClient
 from nstance.providers.proxmox.faults import PERMISSIONS
 from nstance.providers.proxmox.inventory import Inventory, PveVm, Storage
 from nstance.providers.proxmox.placement import Limits, Node
-from nstance.providers.proxmox.places import Places, find_templates
+from nstance.providers.proxmox.places import Places, check_disk, find_templates
 
 VM_RIGHTS = (
     *("VM.Audit", "VM.Clone", "VM.Allocate", "VM.PowerMgmt", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.Disk"),
@@ -49,7 +49,7 @@ class PreflightChecks:
             return [*faults, Fault(_INFRA, f"failed to read the inventory of the cluster: {problem}")]
         faults += self._nodes(nodes)
         for launch, args in launches:
-            faults += self._launch(launch, args, vms, on_nodes)
+            faults += await self._launch(launch, args, vms, on_nodes)
         return list(dict.fromkeys(faults))
 
     def _nodes(self, nodes: Sequence[Node]) -> list[Fault]:
@@ -60,7 +60,7 @@ class PreflightChecks:
             if name not in known
         ]
 
-    def _launch(
+    async def _launch(
         self,
         launch: PlannedLaunch,
         args: Arguments,
@@ -68,10 +68,13 @@ class PreflightChecks:
         on_nodes: Mapping[str, Mapping[str, Storage]],
     ) -> list[Fault]:
         try:
-            find_templates(vms, args)
+            templates = find_templates(vms, args)
+            if any(",disk:" in text for text in launch.instance_types):
+                for vm in (templates[node] for node in templates if node in on_nodes):
+                    check_disk(await self._inventory.config(vm), args.disk_device)
         except errors.PermanentError as problem:
             return [Fault(_path(launch, problem.parameter), str(problem))]
-        except errors.UnavailableError as problem:
+        except errors.ProviderError as problem:
             return [Fault(_path(launch, ""), str(problem))]
         reasons = {node: self._places.why_not(storages, args) for node, storages in on_nodes.items()}
         if reasons and all(reasons.values()):
@@ -86,7 +89,7 @@ def _parse(launch: PlannedLaunch) -> tuple[Arguments | None, list[Fault]]:
         try:
             machine_size.parse(text)
         except errors.PermanentError as problem:
-            faults.append(Fault(("templates", launch.template), str(problem)))
+            faults.append(Fault(("templates", launch.template, "instance_type"), str(problem)))
     try:
         return arguments.parse(launch.args), faults
     except errors.PermanentError as problem:

@@ -17,9 +17,9 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, machine_size, port, seed_iso
 from nstance.providers.machine_size import MachineSize
 from nstance.providers.port import CreateRequest, Status, Vm
-from nstance.providers.proxmox import arguments, cloning, network, ownership
+from nstance.providers.proxmox import arguments, cloning, network, ownership, places
 from nstance.providers.proxmox.arguments import Arguments
-from nstance.providers.proxmox.client import Access, ProxmoxClient
+from nstance.providers.proxmox.client import ProxmoxClient
 from nstance.providers.proxmox.cloning import Cloning, half_made
 from nstance.providers.proxmox.inventory import CREATING, CloningError, Inventory, PveVm
 from nstance.providers.proxmox.ownership import Owner
@@ -38,7 +38,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         self._scope, self._client, self._clock, self._settings = scope, client, clock, settings
         self._inventory = Inventory(client, settings.vmids, settings.pool)
         self._seeds = Seeds(client, clock, settings.iso_storage)
-        self._places = Places(client, self._inventory, settings.iso_storage, settings.limits)
+        self._places = Places(self._inventory, settings.iso_storage, settings.limits)
         self._cloning = Cloning(scope, client, clock, settings, self._inventory)
         self._locks: weakref.WeakValueDictionary[InstanceId, asyncio.Lock] = weakref.WeakValueDictionary()
 
@@ -125,7 +125,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         if found is not None:
             self._check_owner(await self._owner(found), request.id, is_optional=False)
         elif await self._seeds.is_buried(await self._usable_nodes(), request.id):
-            raise _deleted(request.id)
+            raise errors.deleted(request.id)
         else:
             found = await self._cloning.clone(request, args, size)
         try:
@@ -133,7 +133,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         except errors.NotFoundError as problem:
             if await self._seeds.is_buried(await self._usable_nodes(), request.id):
                 await self._seeds.remove(found.node, request.id)
-                raise _deleted(request.id) from problem
+                raise errors.deleted(request.id) from problem
             raise errors.UnknownOutcomeError(f"VM {found.vmid} of {request.id} vanished: {problem}") from problem
         except (errors.PermanentError, errors.NoCapacityError):
             await self._discard(found)
@@ -158,15 +158,16 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             changes = self._new_config(request, args, size, config)
             interface = str(changes.get("net0") or config.get("net0") or "")
             await self._seeds.upload(found.node, request.id, request.userdata, network.render(args.ip, interface))
-            await self._configure(found, changes)
             if size.disk_gib is not None:
+                places.check_disk(config, args.disk_device)
                 await self._resize(found, args.disk_device, size.disk_gib)
+            await self._configure(found, changes)  # the seed is the last: its device says that nothing is missing
             config = await self._unlocked_config(found)
         # A delete that ran meanwhile saw no VM: its tombstone is the only trace.
         if await self._seeds.is_buried(await self._usable_nodes(), request.id):
             await self._destroy(found)
             await self._seeds.remove(found.node, request.id)
-            raise _deleted(request.id)
+            raise errors.deleted(request.id)
         if ownership.is_new(str(config.get("tags") or "")):
             await self._start(found)
             tags = ownership.tags(owner, request.id, is_new=False, extra=args.tags)
@@ -223,9 +224,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
             await self._clock.sleep(cloning.STEP_SECONDS)
 
     async def _config(self, vm: PveVm) -> Mapping[str, Any]:
-        found = await self._client.get(f"{vm.path}/config", permission=f"VM.Audit on /vms/{vm.vmid}", current=True)
-        if not isinstance(found, dict):
-            raise errors.UnavailableError(f"expected the configuration of VM {vm.vmid}, found something else")
+        found = await self._inventory.config(vm)
         if found.get("name") != vm.name:
             # A VMID is used again at once after a delete. The name says which VM this is.
             raise errors.NotFoundError(f"VM {vm.vmid} is no longer {vm.name}, it is {found.get('name')!r}")
@@ -338,11 +337,3 @@ class ProxmoxProvider(port.Instances, port.Preflight):
 
 def _provider_id(vm: PveVm) -> ProviderId:
     return ProviderId(f"proxmox:///{vm.vmid}/{vm.name}")
-
-
-def _deleted(id: InstanceId) -> errors.PermanentError:
-    return errors.PermanentError(f"{id} was deleted; a new instance needs a new ID")
-
-
-def open_proxmox(scope: port.Scope, access: Access, clock: Clock, settings: ProxmoxSettings) -> ProxmoxProvider:
-    return ProxmoxProvider(scope, ProxmoxClient(access, clock), clock, settings)

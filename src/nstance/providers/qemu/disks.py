@@ -69,6 +69,6 @@ def _qemu_img(*arguments: str) -> str:
     if answer.returncode != 0:
         message = answer.stderr.strip().removeprefix("qemu-img: ")
         if "No space left" in message:
-            raise errors.NoCapacityError(message, scope=errors.CapacityScope.ZONE, subject="disk of this host")
+            raise errors.NoCapacityError(message, scope=errors.CapacityScope.HOST, subject="disk of this host")
         raise errors.PermanentError(f"qemu-img {arguments[0]}: {message}", parameter="Image")
     return answer.stdout

@@ -28,7 +28,7 @@ from nstance.providers import (
     processes,
     seed_iso,
 )
-from nstance.providers.qemu import arguments, disks, events, machine, preflight, qmp, saved_state
+from nstance.providers.qemu import arguments, disks, events, machine, preflight, qmp, saved_state, service
 from nstance.providers.qemu.machine import Boot, Machine
 from nstance.providers.qemu.settings import QemuSettings
 
@@ -73,7 +73,6 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
             )
         args = arguments.parse(request.args, images=self._settings.images)
         planned, image = self._machine(request, args)
-        self._check_memory(planned.size.memory_mib)
         env = {**local.clean_environment(), "NSTANCE_INSTANCE_ID": request.id}
         record = self._record(request, planned.command(), env)
         # What a guest must not share with another one that was restored from the same state.
@@ -90,7 +89,9 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
             else:
                 disks.create_overlay(draft / machine.DISK, image, gib=planned.size.disk_gib)
 
-        self._dirs.create(record, {}, fill=fill)
+        with self._dirs.lock_all():  # of two creates at once, the second counts the first
+            self._check_memory(planned.size.memory_mib)
+            self._dirs.create(record, {}, fill=fill)
         return record
 
     def _machine(self, request: port.CreateRequest, args: arguments.Arguments) -> tuple[Machine, Path | None]:
@@ -128,7 +129,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
             raise errors.NoCapacityError(
                 f"expected {wanted} MiB of free memory for a VM, found {max(0, self._memory_mib - used)} MiB of "
                 f"{self._memory_mib} MiB",
-                scope=errors.CapacityScope.ZONE,
+                scope=errors.CapacityScope.HOST,
                 subject="memory of this host",
             )
 
@@ -150,7 +151,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
         text = self._dirs.tail(id, port.MAX_CONSOLE_BYTES).decode(errors="replace").strip()
         self._dirs.remove(id)
         if any(each in text for each in _OUT_OF_MEMORY):
-            return errors.NoCapacityError(text, scope=errors.CapacityScope.ZONE, subject="memory of this host")
+            return errors.NoCapacityError(text, scope=errors.CapacityScope.HOST, subject="memory of this host")
         return errors.PermanentError(f"QEMU refused to start: {text or 'it said nothing'}")
 
     def _on_started(self, record: instance_dirs.Record) -> None:
@@ -217,7 +218,9 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
 
 
 def open_qemu(scope: port.Scope, clock: clocks.Clock, rng: clocks.Rng, settings: QemuSettings) -> QemuProvider:
-    """Raises PermanentError if a program is missing."""
+    """Raises PermanentError if a program is missing, or VMs would not outlive the server."""
+    if problem := service.why_vms_end():
+        raise errors.PermanentError(problem)
     for program in (settings.binary, disks.QEMU_IMG):
         if shutil.which(program) is None:
             raise errors.PermanentError(f"expected the program {program}, found none; install QEMU, see docs/qemu.md")

@@ -4,17 +4,12 @@ An error names the secret and, where AWS denies a call, the permission that is m
 a secret that does not exist when the policy lists secrets by name, so a denial is never read as an absence.
 """
 
-import asyncio
-
 from nstance.aws.client import KMS, SECRETS, SSM, AwsClient, Service
 from nstance.aws.encoding import Answer, Params
-from nstance.aws.errors import AwsError, CredentialsError, NoAnswerError, NotSentError
+from nstance.aws.errors import AwsError
 from nstance.clock import Clock
 from nstance.secretstore import errors
-
-CALL_TIMEOUT_SECONDS = 30.0
-ATTEMPTS = 3
-BACKOFF_SECONDS = 0.2
+from nstance.secretstore.cloud_calls import ATTEMPTS, repeat
 
 _TITLES = {SECRETS: "Secrets Manager", SSM: "SSM Parameter Store", KMS: "KMS"}
 _NOT_FOUND = frozenset(
@@ -24,7 +19,6 @@ _EXISTS = frozenset({"ResourceExistsException", "ParameterAlreadyExists"})
 _TRANSIENT = frozenset(
     {"InternalServiceError", "InternalServerError", "KMSInternalException", "DependencyTimeoutException"}
 )
-_CREDENTIALS = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"})
 
 
 class Calls:
@@ -41,27 +35,14 @@ class Calls:
 
     async def call(self, action: str, params: Params, *, about: str, attempts: int = ATTEMPTS) -> Answer:
         """`about` names what is called for, as in `secret nstance/prod/db`. Raises the errors of the secret port."""
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-                return await self._repeat(action, params, about, attempts)
-        except TimeoutError as problem:
-            raise errors.UnavailableError(
-                f"{about} in {self.place}: no answer to {action} within {CALL_TIMEOUT_SECONDS:.0f} s"
-            ) from problem
-
-    async def _repeat(self, action: str, params: Params, about: str, attempts: int) -> Answer:
-        attempt = 1
-        while True:
-            try:
-                return await self._client.json(self._service, action, params)
-            except CredentialsError as problem:
-                raise errors.UnavailableError(f"{about} in {self.place}: {problem}") from problem
-            except (AwsError, NotSentError, NoAnswerError) as problem:
-                failure = self._translate(problem, action, about)
-                if not isinstance(failure, errors.UnavailableError) or attempt >= attempts:
-                    raise failure from problem
-            await self._clock.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
-            attempt += 1
+        return await repeat(
+            lambda: self._client.json(self._service, action, params),
+            lambda problem: self._translate(problem, action, about),
+            refused=AwsError,
+            where=f"{about} in {self.place}",
+            attempts=attempts,
+            clock=self._clock,
+        )
 
     def _translate(self, problem: Exception, action: str, about: str) -> errors.SecretError:
         where = f"{about} in {self.place}"
@@ -73,8 +54,6 @@ class Calls:
             return errors.AlreadyExistsError(f"the {where} already exists")
         if problem.is_throttled or problem.is_server_fault or problem.is_expired or problem.code in _TRANSIENT:
             return errors.UnavailableError(f"{where}: {problem}")
-        if problem.code in _CREDENTIALS:
-            return errors.PermanentError(f"{where}: AWS does not accept this program's credentials: {problem}")
         if problem.is_denied:
             permission = self._permission(problem, action)
             return errors.PermanentError(

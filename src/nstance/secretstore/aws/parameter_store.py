@@ -2,8 +2,9 @@
 
 from nstance.aws.client import SSM
 from nstance.secretstore import errors, port, text
-from nstance.secretstore.aws.calls import ATTEMPTS, Calls
+from nstance.secretstore.aws.calls import Calls
 from nstance.secretstore.aws.clients import AwsClients
+from nstance.secretstore.cloud_calls import ATTEMPTS
 
 MAX_VALUE = 8192  # AWS's limit for advanced parameters; up to 4,096 bytes are standard ones, which cost nothing
 _PAGE = 10  # the most that AWS returns

@@ -4,19 +4,15 @@ An error names the secret and, where Google denies a call, the permission that i
 absence.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nstance.clock import Clock
 from nstance.gcp.client import Answer, GoogleClient
 from nstance.gcp.endpoints import KMS, SECRETS, Service
-from nstance.gcp.errors import CredentialsError, GoogleError, NoAnswerError, NotSentError
+from nstance.gcp.errors import GoogleError
 from nstance.secretstore import errors
-
-CALL_TIMEOUT_SECONDS = 30.0
-ATTEMPTS = 3
-BACKOFF_SECONDS = 0.2
+from nstance.secretstore.cloud_calls import ATTEMPTS, repeat
 
 _TITLES = {SECRETS: "Secret Manager", KMS: "Cloud KMS"}
 
@@ -45,27 +41,14 @@ class Calls:
 
     async def call(self, call: SecretCall) -> Answer:
         """Raises the errors of the secret port."""
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-                return await self._repeat(call)
-        except TimeoutError as problem:
-            raise errors.UnavailableError(
-                f"{call.about} in {self.place}: no answer within {CALL_TIMEOUT_SECONDS:.0f} s"
-            ) from problem
-
-    async def _repeat(self, call: SecretCall) -> Answer:
-        attempt = 1
-        while True:
-            try:
-                return await self._client.json(self._service, call.method, call.path, query=call.query, body=call.body)
-            except CredentialsError as problem:
-                raise errors.UnavailableError(f"{call.about} in {self.place}: {problem}") from problem
-            except (GoogleError, NotSentError, NoAnswerError) as problem:
-                failure = self._translate(problem, call)
-                if not isinstance(failure, errors.UnavailableError) or attempt >= call.attempts:
-                    raise failure from problem
-            await self._clock.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
-            attempt += 1
+        return await repeat(
+            lambda: self._client.json(self._service, call.method, call.path, query=call.query, body=call.body),
+            lambda problem: self._translate(problem, call),
+            refused=GoogleError,
+            where=f"{call.about} in {self.place}",
+            attempts=call.attempts,
+            clock=self._clock,
+        )
 
     def _translate(self, problem: Exception, call: SecretCall) -> errors.SecretError:
         where = f"{call.about} in {self.place}"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from nstance.clock import Clock, Rng
+from nstance.clouds.errors import NotSentError
 from nstance.gcp.client import GoogleClient
-from nstance.gcp.errors import NotSentError
 from nstance.secretstore import errors
 
 

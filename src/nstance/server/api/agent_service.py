@@ -12,12 +12,14 @@ from typing import Any
 from grpclib.exceptions import GRPCError
 
 from nstance.clock import Clock
+from nstance.config.resolve import Resolved
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
-from nstance.pki import keys, names, proof
+from nstance.pki import keys, names
 from nstance.server.api import asking
+from nstance.server.api.registrar import certificate_response, renewed_key
 from nstance.server.cache.cache import Cache
 from nstance.server.identity.restored_agents import recognize_agent
 from nstance.server.leader.context import ShardContext
@@ -27,7 +29,7 @@ from nstance.server.liveness.connected_agents import Presence
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
 from nstance.tasks.backoff import Backoff
-from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
+from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
 
@@ -233,9 +235,12 @@ class AgentService(agent_grpc.AgentServiceBase):
             await presence.keys_changed.wait()
 
     def _key_names(self, id: InstanceId) -> list[str]:
-        instance = self._shard.instances.get(id)
-        resolved = self._vm_requests.resolve(instance) if instance is not None else None
+        resolved = self._resolve(id)
         return file_sets.key_names(resolved) if resolved is not None else []
+
+    def _resolve(self, id: InstanceId) -> Resolved | None:
+        instance = self._shard.instances.get(id)
+        return self._vm_requests.resolve(instance) if instance is not None else None
 
     async def SubmitPublicKeys(self, stream: Any) -> None:
         request = await stream.recv_message()
@@ -273,7 +278,8 @@ class AgentService(agent_grpc.AgentServiceBase):
                     have, renew_at, digests = made.hash, made.renew_at, made.digests()
                 if renew_at is not None:
                     wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
-                if self._has_sources(presence.id):
+                resolved = self._resolve(presence.id)
+                if resolved is not None and file_sets.has_sources(resolved):
                     wait = min(wait or math.inf, max(MIN_SOURCE_CHECK_SECONDS, self._file_sets.cache_ttl))
             except FileSetError as problem:
                 self._readiness.block(presence, str(problem))
@@ -281,18 +287,12 @@ class AgentService(agent_grpc.AgentServiceBase):
                 wait = FILES_RETRY.delay(failures) if problem.retryable else None
             await _wait(presence.changed, wait)
 
-    def _has_sources(self, id: InstanceId) -> bool:
-        instance = self._shard.instances.get(id)
-        resolved = self._vm_requests.resolve(instance) if instance is not None else None
-        return resolved is not None and file_sets.has_sources(resolved)
-
     async def _make_files(
         self, presence: Presence, have: str, renew_at: float | None, digests: dict[str, str]
     ) -> FileSet | None:
         """The file set to send, or None if the instance has it or its keys are missing."""
         context = self._vm_requests.context
-        instance = self._shard.instances.get(presence.id)
-        resolved = self._vm_requests.resolve(instance) if instance is not None else None
+        instance, resolved = self._shard.instances.get(presence.id), self._resolve(presence.id)
         if instance is None or resolved is None or instance.state not in ADMITTED:
             return None
         due = renew_at is not None and self._clock.wall() >= renew_at
@@ -307,15 +307,9 @@ class AgentService(agent_grpc.AgentServiceBase):
         if any(name not in presence.public_keys for name in file_sets.key_names(resolved)):
             presence.keys_changed.set()
             return None
-        issued = self._agents.issued(presence.id)
-        made = await self._file_sets.make(
-            self._vm_requests.context,
-            resolved,
-            instance,
-            presence.public_keys,
-            issued,
-            spend=lambda: self._count_write(presence.id),
-        )
+        issued, spend = self._agents.issued(presence.id), lambda: self._count_write(presence.id)
+        context = self._vm_requests.context  # it may have changed since
+        made = await self._file_sets.make(context, resolved, instance, presence.public_keys, issued, spend=spend)
         for path in made.missing:
             self._vm_requests.report_missing(instance.key, path)
         return made
@@ -327,16 +321,9 @@ class AgentService(agent_grpc.AgentServiceBase):
         instance = self._instance(connection_of(stream))
         self._count_message(instance.id)
         shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
-        try:
-            if request.public_key_pem:
-                public_key = keys.public_key_from_pem(request.public_key_pem)
-                proof.check_renewal(
-                    request.proof, public_key=public_key, cluster=issuer.authority.cluster, id=instance.id
-                )
-            else:
-                public_key = issuer.public_key(instance)
-        except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
-            raise status.invalid("public_key_pem", str(problem)) from None
+        public_key = issuer.public_key(instance)
+        if request.public_key_pem:
+            public_key = renewed_key(request, cluster=issuer.authority.cluster, id=instance.id)
         new = issuer.new_certificate(public_key, life=life)
         owner = shard.owner_of_key(new.public_key)
         if owner is not None and owner != instance.id:
@@ -344,21 +331,11 @@ class AgentService(agent_grpc.AgentServiceBase):
             raise status.denied("this key belongs to another instance")
         if new.public_key != instance.public_key or not self._is_fresh(instance):
             self._count_write(instance.id)
-            renewed = ev.Renewed(
-                id=instance.id,
-                public_key=new.public_key,
-                certificate_serial=new.serial,
-                certificate_expires=new.expires,
-            )
-            refusal = await asking.ask(shard, renewed)
+            refusal = await asking.ask(shard, ev.Renewed(id=instance.id, **new.as_fields()))
             if refusal is not None:
                 raise status.denied("this instance is not registered any more")
         made = issuer.agent_certificate(shard.instances[instance.id], life=life)
-        await stream.send_message(
-            registration_pb2.RegisterResponse(
-                certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=issuer.authority.bundle
-            )
-        )
+        await stream.send_message(certificate_response(made, issuer.authority))
 
     def _is_fresh(self, instance: Instance) -> bool:
         """A repeated request returns the same certificate."""

@@ -1,8 +1,7 @@
 """Reading the history of a tenant."""
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from nstance.model.ids import TenantId
 from nstance.server.api import watchers
@@ -19,19 +18,7 @@ MAX_REASONS = 50
 EVENT_FLUSH_SECONDS = 1.0
 
 
-class Events(Protocol):
-    """Events, oldest first; with `after` those that follow, without it the newest."""
-
-    async def __call__(
-        self,
-        *,
-        tenant: TenantId | None = None,
-        group: str | None = None,
-        instance: str | None = None,
-        reasons: Sequence[str] = (),
-        after: int = 0,
-        limit: int = 100,
-    ) -> list[Event]: ...
+Events = Callable[..., Awaitable[list[Event]]]  # `Cache.events`
 
 
 class EventRequests:

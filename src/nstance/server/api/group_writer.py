@@ -9,7 +9,7 @@ cancels nothing. The trap: the file belongs to all tenants, so its other problem
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from grpclib.exceptions import GRPCError
 
@@ -51,23 +51,18 @@ class _Change:
     answer: "asyncio.Future[Configuration]"
 
 
+@dataclass(eq=False)
 class GroupWriter:
-    def __init__(
-        self,
-        shard: Shard,
-        active_config: ActiveConfig,
-        *,
-        store: ObjectStore,
-        clock: Clock,
-        rng: Rng,
-    ) -> None:
-        self._shard = shard
-        self._active_config = active_config
-        self._store = store
-        self._key = storage_keys.groups(active_config.shard)
-        self._clock = clock
-        self._rng = rng
-        self._queue: asyncio.Queue[_Change] = asyncio.Queue(MAX_QUEUED_CHANGES)
+    shard: Shard
+    active_config: ActiveConfig
+    _: KW_ONLY
+    store: ObjectStore
+    clock: Clock
+    rng: Rng
+    _queue: asyncio.Queue[_Change] = field(default_factory=lambda: asyncio.Queue(MAX_QUEUED_CHANGES))
+
+    def __post_init__(self) -> None:
+        self._key = storage_keys.groups(self.active_config.shard)
 
     async def change(self, edit: Edit, *, who: str) -> Configuration:
         """Returns the changed configuration. Raises the errors of `edit`, UNAVAILABLE or RESOURCE_EXHAUSTED."""
@@ -80,7 +75,7 @@ class GroupWriter:
 
     def preview(self, edit: Edit) -> Configuration:
         """The changed configuration, without writing it."""
-        now = self._active_config.configuration
+        now = self.active_config.configuration
         return self._resolved(now, now.dynamic, edit(now.settings, now.dynamic), now.dynamic_version)
 
     async def run(self) -> None:
@@ -90,7 +85,7 @@ class GroupWriter:
             while len(changes) < MAX_CHANGES_PER_WRITE and not self._queue.empty():
                 changes.append(self._queue.get_nowait())
             try:
-                async with self._active_config.changing:
+                async with self.active_config.changing:
                     await self._write(changes)
             except GRPCError as error:
                 _fail(changes, error)
@@ -105,7 +100,7 @@ class GroupWriter:
         for _ in range(MAX_ATTEMPTS):
             self._check_leading()
             base, seen = await self._read()
-            before = self._active_config.configuration
+            before = self.active_config.configuration
             wanted, accepted, authors = await self._apply(changes, before.settings, base)
             if not accepted:
                 return
@@ -119,8 +114,8 @@ class GroupWriter:
             after = self._resolved(found, base, wanted, version)
             for key in authors:
                 if key not in after.groups:
-                    self._shard.delete_group(key)  # decided together with its absence
-            self._active_config.activate(after)
+                    self.shard.delete_group(key)  # decided together with its absence
+            self.active_config.activate(after)
             self._record_changes(before, found, {})  # what a person wrote into the file
             self._record_changes(found, after, authors)
             for change in accepted:
@@ -130,10 +125,10 @@ class GroupWriter:
         raise status.aborted("the groups are changed by somebody else at the same time, try again")
 
     async def _read(self) -> tuple[DynamicGroups, Version | None]:
-        now = self._active_config.configuration
+        now = self.active_config.configuration
         try:
             async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
-                stored: Stored = await self._store.get(self._key, limit=dynamics.MAX_BYTES)
+                stored: Stored = await self.store.get(self._key, limit=dynamics.MAX_BYTES)
         except errors.NotFoundError:
             if now.dynamic_version is not None:  # a new file would delete all other groups
                 log.error("groups file is missing", extra={"key": self._key})
@@ -176,7 +171,7 @@ class GroupWriter:
 
     async def _store_groups(self, wanted: DynamicGroups, seen: Version | None) -> Version:
         """Raises ConflictError, or another storage error if the outcome stays unknown."""
-        operation = f"{self._shard.term.epoch}-{self._rng.bits(64):016x}"
+        operation = f"{self.shard.term.epoch}-{self.rng.bits(64):016x}"
         failures = 0
 
         async def retry(error: errors.StorageError) -> None:
@@ -184,15 +179,15 @@ class GroupWriter:
             failures += 1
             if failures >= MAX_ATTEMPTS:
                 raise error
-            await self._clock.sleep(RETRY_SECONDS)
+            await self.clock.sleep(RETRY_SECONDS)
             self._check_leading()
 
         body = dynamics.dump(wanted, operation=operation).encode()
         intended = settle.ConditionalWrite(key=self._key, body=body, op=None, seen=seen, limit=dynamics.MAX_BYTES)
-        return await settle.write(self._store, intended, timeout=lambda: STORE_TIMEOUT_SECONDS, retry=retry)
+        return await settle.write(self.store, intended, timeout=lambda: STORE_TIMEOUT_SECONDS, retry=retry)
 
     def _check_leading(self) -> None:
-        if not self._shard.term.leading():
+        if not self.shard.term.leading():
             raise status.unavailable(NOT_LEADING)
 
     def _with_groups(self, now: Configuration, found: DynamicGroups, version: Version | None) -> Configuration:
@@ -222,7 +217,7 @@ class GroupWriter:
         for key, message in group_changes.changes(
             before, after, lambda key: ", ".join(dict.fromkeys(authors.get(key, ())))
         ):
-            self._shard.event_log.record(key, ReasonCode.CONFIG, message)
+            self.shard.event_log.record(key, ReasonCode.CONFIG, message)
 
 
 def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:

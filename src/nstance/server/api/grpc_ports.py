@@ -18,8 +18,7 @@ from nstance.server.api.agent_service import AgentService
 from nstance.server.api.control_plane import ControlPlaneSources, ControlPlaneStatus
 from nstance.server.api.group_writer import GroupWriter
 from nstance.server.api.operator_service import OperatorContext, OperatorService
-from nstance.server.api.registrar import Registrar
-from nstance.server.api.registration_service import RegistrationService
+from nstance.server.api.registrar import Registrar, RegistrationService
 from nstance.server.api.rollout_requests import RolloutRequests
 from nstance.server.api.statuses import Statuses
 from nstance.server.api.watchers import Watchers

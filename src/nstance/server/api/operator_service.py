@@ -24,7 +24,7 @@ from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
-from nstance.pki import keys, names, proof
+from nstance.pki import names
 from nstance.server.api import costs, group_edits, permissions, plans, rollout_requests, watchers
 from nstance.server.api.admission import Admission
 from nstance.server.api.config_requests import ConfigRequests
@@ -32,6 +32,7 @@ from nstance.server.api.control_plane import ControlPlaneStatus
 from nstance.server.api.event_requests import EventRequests, Events
 from nstance.server.api.group_writer import NOT_LEADING, Edit, GroupWriter
 from nstance.server.api.instance_requests import InstanceRequests
+from nstance.server.api.registrar import certificate_response, renewed_key
 from nstance.server.api.rollout_requests import RolloutRequests
 from nstance.server.api.statuses import Statuses
 from nstance.server.api.tenancy import Tenancy
@@ -44,7 +45,7 @@ from nstance.server.identity.issuer import Issuer
 from nstance.server.leader.step_times import StepTimes
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.server.state.shard import Shard
-from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
+from nstance.v1 import operator_grpc, operator_pb2
 from nstance.wire import limits, status
 from nstance.wire.call import PERSON_HEADER
 from nstance.wire.peer import connection_of
@@ -341,21 +342,13 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         who, authority = tenancy.who, self._context.issuer.authority
         public_key = None
         if request.public_key_pem:
-            try:
-                public_key = keys.public_key_from_pem(request.public_key_pem)
-                proof.check_renewal(request.proof, public_key=public_key, cluster=who.cluster, id=who.id)
-            except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
-                raise status.invalid("public_key_pem", str(problem)) from None
+            public_key = renewed_key(request, cluster=who.cluster, id=who.id)
         life = self._active_config.configuration.settings.shard.identity.operator_ttl
         issued = await self._store_operator(
             self._operators.renew(authority, who, public_key, life=life),
             not_registered=status.denied("this operator is not registered"),
         )
-        await stream.send_message(
-            registration_pb2.RegisterResponse(
-                certificate_pem=issued.pem, expires_unix=int(issued.expires), ca_bundle_pem=authority.bundle
-            )
-        )
+        await stream.send_message(certificate_response(issued, authority))
 
     async def _store_operator(self, call: Awaitable[Any], *, not_registered: GRPCError) -> Any:
         try:

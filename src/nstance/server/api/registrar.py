@@ -7,18 +7,19 @@ no more than "invalid registration nonce", and failures are limited per address.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nstance import points
 from nstance.authority import errors as authority_errors
+from nstance.authority.keyset import Authority
 from nstance.authority.operators import Operators
 from nstance.clock import Clock
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
-from nstance.model.ids import DEFAULT_TENANT
+from nstance.model.ids import DEFAULT_TENANT, ClusterId, InstanceId, OperatorId
 from nstance.model.instance import Instance
 from nstance.objects import errors as storage
 from nstance.pki import ca, keys, nonce, proof
@@ -26,8 +27,9 @@ from nstance.server.api import asking
 from nstance.server.config.advertised import Advertised
 from nstance.server.leader.context import ShardContext
 from nstance.telemetry.metrics import Metrics
-from nstance.v1 import registration_pb2
+from nstance.v1 import registration_grpc, registration_pb2
 from nstance.wire import status
+from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +125,7 @@ class Registrar:
             shard,
             ev.Registered(
                 id=instance.id,
-                public_key=new.public_key,
-                certificate_serial=new.serial,
-                certificate_expires=new.expires,
+                **new.as_fields(),
                 ip4=_printable(request.ipv4),
                 ip6=_printable(request.ipv6),
                 hostname=_printable(request.hostname),
@@ -137,7 +137,7 @@ class Registrar:
         record = shard.instances[instance.id]
         if record.registered is not None:
             self._metrics.registered(record.key, record.registered - record.created)
-        response = self._response(issuer.agent_certificate(record, life=life))
+        response = certificate_response(issuer.agent_certificate(record, life=life), issuer.authority)
         if self._context.traces is not None:
             response.traceparent = self._context.traces.registered(record, started).traceparent
         return response
@@ -160,7 +160,7 @@ class Registrar:
         except (storage.StorageError, authority_errors.AuthorityError) as problem:
             log.warning("failed to register operator", extra={"error": str(problem)})
             raise status.unavailable("failed to store the registration, try again") from None
-        return self._response(issued)
+        return certificate_response(issued, authority)
 
     def _verified(self, request: Request, address: str, verify: Callable[[str], Claims]) -> tuple[Claims, bytes]:
         """Checks the signature first, so that a forged nonce learns nothing and costs little."""
@@ -176,19 +176,46 @@ class Registrar:
         except keys.UnacceptableKeyError as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
 
-    def _response(self, issued: ca.Issued) -> registration_pb2.RegisterResponse:
-        return registration_pb2.RegisterResponse(
-            certificate_pem=issued.pem,
-            expires_unix=int(issued.expires),
-            ca_bundle_pem=self._issuer.authority.bundle,
-        )
-
     def _reject(self, address: str, reason: str) -> GRPCError:
         log.warning("registration rejected", extra={"address": address, "reason": reason})
         return status.unauthenticated(INVALID)
 
     def _record_violation(self, instance: Instance, message: str) -> None:
         self._shard.event_log.record(instance.key, ReasonCode.SECURITY, message, instance.id)
+
+
+class RegistrationService(registration_grpc.RegistrationServiceBase):
+    """The gRPC face of the registrar."""
+
+    def __init__(self, registrar: Registrar) -> None:
+        self._registrar = registrar
+
+    async def RegisterAgent(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        await stream.send_message(await self._registrar.register_agent(request, connection_of(stream).address))
+
+    async def RegisterOperator(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        await stream.send_message(await self._registrar.register_operator(request, connection_of(stream).address))
+
+
+def certificate_response(issued: ca.Issued, authority: Authority) -> registration_pb2.RegisterResponse:
+    """The answer to a registration or a renewal."""
+    return registration_pb2.RegisterResponse(
+        certificate_pem=issued.pem, expires_unix=int(issued.expires), ca_bundle_pem=authority.bundle
+    )
+
+
+def renewed_key(
+    request: registration_pb2.RenewCertificateRequest, *, cluster: ClusterId, id: InstanceId | OperatorId
+) -> bytes:
+    """The new key that a renewal brings and proves to hold. Raises INVALID_ARGUMENT."""
+    try:
+        public_key = keys.public_key_from_pem(request.public_key_pem)
+        proof.check_renewal(request.proof, public_key=public_key, cluster=cluster, id=id)
+    except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
+        raise status.invalid("public_key_pem", str(problem)) from None
+    return public_key
 
 
 def _matches(claims: nonce.AgentClaims, instance: Instance) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -47,27 +48,22 @@ AUTOMATIC = "on_failure"
 _RETRYABLE = (Status.UNAVAILABLE, Status.ABORTED, Status.RESOURCE_EXHAUSTED)
 
 
+@dataclass(eq=False)
 class RolloutRequests:
-    def __init__(
-        self,
-        shard: Shard,
-        active_config: ActiveConfig,
-        revisions: RevisionStore,
-        groups: GroupWriter,
-        clock: Clock,
-    ) -> None:
-        self._shard = shard
-        self._active_config = active_config
-        self._revisions = revisions
-        self._groups = groups
-        self._clock = clock
-        self._wake = asyncio.Event()
+    shard: Shard
+    active_config: ActiveConfig
+    revisions: RevisionStore
+    groups: GroupWriter
+    clock: Clock
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _failed: set[tuple[GroupKey, str]] = field(default_factory=set)  # revisions that cannot be rolled back
+
+    def __post_init__(self) -> None:
         self._wake.set()  # an earlier leader may have left work
-        self._failed: set[tuple[GroupKey, str]] = set()  # revisions that cannot be rolled back
 
     async def roll_back(self, key: GroupKey, revision: str, *, by: str) -> Edit:
         """The edit that returns the group to a revision; without one, to the last complete revision."""
-        record = self._shard.group_records.get(key)
+        record = self.shard.group_records.get(key)
         target = _target(record, revision)
         parts = await self._read(key, target)
 
@@ -94,7 +90,7 @@ class RolloutRequests:
     async def _read(self, key: GroupKey, target: Revision) -> RevisionSpec:
         name = rollout.short_hash(target.infra_hash)
         try:
-            parts = await self._revisions.read(key, target)
+            parts = await self.revisions.read(key, target)
         except (errors.NotFoundError, ConfigError) as problem:
             raise status.failed_precondition(
                 f"revision {name} cannot be restored, its parts are not in the bucket ({problem}): "
@@ -110,12 +106,12 @@ class RolloutRequests:
         return parts
 
     def is_rolled_back(self, key: GroupKey) -> bool:
-        resolved = self._active_config.configuration.groups.get(key)
+        resolved = self.active_config.configuration.groups.get(key)
         return resolved is not None and bool(resolved.group.rolled_back_from)
 
     async def resume(self, key: GroupKey, *, by: str) -> None:
         """Resumes a rollout that is paused or halted."""
-        if await asking.ask(self._shard, ev.RolloutResumed(by), key=key) is Rejection.NOT_HELD:
+        if await asking.ask(self.shard, ev.RolloutResumed(by), key=key) is Rejection.NOT_HELD:
             raise not_held()
 
     # ---- automatic rollbacks
@@ -132,7 +128,7 @@ class RolloutRequests:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._shard.term.ready()
+            await self.shard.term.ready()
             for key in self._ended():
                 # Otherwise it would apply again if the configuration asked for that revision again.
                 await self._attempt(key, end_rollback(key, only_if_ended=True))
@@ -142,11 +138,11 @@ class RolloutRequests:
                 except GRPCError as error:
                     if self._is_final(key, error):
                         self._failed.add((key, revision))
-                        self._shard.event_log.record(key, ReasonCode.ROLLOUT, f"failed to roll back: {error.message}")
+                        self.shard.event_log.record(key, ReasonCode.ROLLOUT, f"failed to roll back: {error.message}")
 
     async def _attempt(self, key: GroupKey, edit: Edit) -> None:
         try:
-            await self._groups.change(edit, who=AUTOMATIC)
+            await self.groups.change(edit, who=AUTOMATIC)
         except GRPCError as error:
             self._is_final(key, error)
 
@@ -159,7 +155,7 @@ class RolloutRequests:
         return False
 
     def _ended(self) -> list[GroupKey]:
-        configuration = self._active_config.configuration
+        configuration = self.active_config.configuration
         return [
             key
             for key, group in configuration.dynamic.groups.items()
@@ -169,7 +165,7 @@ class RolloutRequests:
         ]
 
     def _to_roll_back(self) -> Iterable[tuple[GroupKey, str]]:
-        shard = self._shard
+        shard = self.shard
         for key, record in shard.group_records.items():
             desired, current = shard.desired_groups.get(key), record.current
             if (

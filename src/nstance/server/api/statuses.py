@@ -7,6 +7,7 @@ Records have steady time; deadlines are shown in wall time.
 import contextlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from nstance.clock import Clock
@@ -33,32 +34,25 @@ OPERATING_SYSTEM = "linux"  # the agent runs on nothing else
 NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
 
 
+@dataclass(eq=False)
 class Statuses:
-    def __init__(
-        self,
-        context: ShardContext,
-        blocked_groups: BlockedGroups,
-        records: CommittedRecords,
-        cache: Cache | None,
-        clock: Clock,
-    ) -> None:
-        self._shard = context.shard
-        self._agents = context.agents
-        self._readiness = context.readiness
-        self._blocked_groups = blocked_groups
-        self._active_config = context.active_config
-        self._cache = cache
-        self._records = records
-        self._clock = clock
+    context: ShardContext
+    blocked_groups: BlockedGroups
+    records: CommittedRecords
+    cache: Cache | None
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._shard, self._agents, self._readiness = self.context.shard, self.context.agents, self.context.readiness
 
     def group(self, resolved: Resolved, dynamic: DynamicGroup | None) -> operator_pb2.GroupStatus:
         """`dynamic`: what the API has set."""
         group = resolved.group
-        members = self._records.members(group.key).values()
+        members = self.records.members(group.key).values()
         counted = [m for m in members if m.counts]
         shard, readiness = self._shard, self._readiness
         ready = sum(readiness.is_ready(m) for m in counted)
-        cannot_make = self._blocked_groups.failure(group.key) or shard.no_capacity_reason(group.key)
+        cannot_make = self.blocked_groups.failure(group.key) or shard.no_capacity_reason(group.key)
         return operator_pb2.GroupStatus(
             key=group.key.name,
             tenant=group.key.tenant,
@@ -93,11 +87,11 @@ class Statuses:
             runtime_hash=group.runtime_hash,
             rolled_back_from=group.rolled_back_from,
             file_instance_type=resolved.file.instance_type if group.static else "",
-            cost=costs.group_cost(self._active_config.configuration.prices, group, members),
+            cost=costs.group_cost(self.context.active_config.configuration.prices, group, members),
         )
 
     def _exhausted_offers(self, group: Group) -> list[operator_pb2.ExhaustedOffer]:
-        ahead = self._clock.wall() - self._clock.steady()
+        ahead = self.clock.wall() - self.clock.steady()
         return [
             operator_pb2.ExhaustedOffer(
                 market=offer.market,
@@ -131,14 +125,14 @@ class Statuses:
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
             vm_status=_vm_state(facts, is_connected=presence is not None and presence.healthy).value,
             plan=plan,
-            cloned=self._agents.clones.is_seen(instance.id, self._clock.monotonic()),
+            cloned=self._agents.clones.is_seen(instance.id, self.clock.monotonic()),
             ready_unix_ms=_milliseconds(instance.ready_at),
             checks=self._readiness.checks(instance) if instance.state is State.RUNNING else (),
         )
 
     async def instance_with_last_report(self, instance: Instance) -> operator_pb2.InstanceStatus:
         """With the last report of its agent; if that is not connected, only its time, from the cache."""
-        status, cache = self.instance(instance), self._cache
+        status, cache = self.instance(instance), self.cache
         presence = self._agents.get(instance.id)
         if presence is not None and presence.report is not None:
             status.report.CopyFrom(_agent_report(presence.report, wanted_hash=presence.wanted_hash))
@@ -179,7 +173,7 @@ class Statuses:
 
     def event(self, key: GroupKey, reason: Reason) -> operator_pb2.Event:
         return operator_pb2.Event(
-            time_unix_ms=_milliseconds(self._clock.wall()),
+            time_unix_ms=_milliseconds(self.clock.wall()),
             group=key.name,
             instance_id=reason.instance or "",
             reason=reason.code.value,
@@ -190,7 +184,7 @@ class Statuses:
     def _deadline(self, instance: Instance) -> int:
         if instance.drain is None or instance.state is not State.DRAINING:
             return 0
-        return _milliseconds(instance.drain.deadline - self._clock.steady() + self._clock.wall())
+        return _milliseconds(instance.drain.deadline - self.clock.steady() + self.clock.wall())
 
     def _is_gone(self, instance: Instance) -> bool:
         """Whether nothing is left to drain."""

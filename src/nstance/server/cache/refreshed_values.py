@@ -26,8 +26,8 @@ class Source(Generic[K, V]):
 
     fetch: Callable[[K, V | None], Awaitable[V]]  # with the value that is known
     error: type[Exception]  # that `fetch` raises when there is no value now
-    load: Callable[[K], Awaitable[V | None]]  # from the cache; may raise CacheUnavailableError
-    save: Callable[[K, V], None]
+    load: Callable[[K], Awaitable[V | None]] | None = None  # from the cache; may raise CacheUnavailableError
+    save: Callable[[K, V], None] = lambda key, value: None
     fields: Callable[[K], Mapping[str, object]]  # that name the value in logs
     interval: Callable[[], float]
     retry_delay: Callable[[int], float]  # after so many failures
@@ -55,7 +55,7 @@ class RefreshedValues(Generic[K, V]):
         await self._workers.run()
 
     async def _refresh_forever(self, key: K) -> None:
-        if key not in self.values:
+        if key not in self.values and self._source.load is not None:
             with contextlib.suppress(CacheUnavailableError):
                 value = await self._source.load(key)
                 if value is not None:

@@ -6,7 +6,6 @@ fallback, groups that use the image wait. A new image is used by new instances o
 
 from collections.abc import Callable, Mapping
 
-from nstance.clock import Clock
 from nstance.config import hashes
 from nstance.config.model import workload
 from nstance.providers import errors, port
@@ -28,7 +27,6 @@ class Images:
         self,
         provider: port.Images | None,
         *,
-        clock: Clock,
         calls: ProviderCalls,
         interval: Callable[[], float],
         on_change: Callable[[], None],
@@ -48,7 +46,7 @@ class Images:
             interval=interval,
             retry_delay=lambda failures: min(interval(), RETRY.delay(failures)),
         )
-        self._ids = RefreshedValues(source, clock=clock, on_change=on_change)
+        self._ids = RefreshedValues(source, clock=calls.clock, on_change=on_change)
 
     def configure(self, images: Mapping[str, workload.Image], *, kind: str) -> None:
         """`kind`: of the provider; images of another one are not looked up."""

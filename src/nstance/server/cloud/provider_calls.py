@@ -45,7 +45,7 @@ class ProviderCalls:
     ) -> None:
         """`ready` waits until the term allows a call, and raises DeposedError."""
         self._ready = ready
-        self._clock = clock
+        self.clock = clock
         self._metrics = metrics
         self._settings = settings
         self._record_event = record_event
@@ -105,7 +105,7 @@ class ProviderCalls:
         await self._ready()
         if not is_wanted():
             raise NotSentError(tried=False)
-        code, timeout, sent = "unknown", self._settings().request_timeout, self._clock.monotonic()
+        code, timeout, sent = "unknown", self._settings().request_timeout, self.clock.monotonic()
         try:
             async with asyncio.timeout(timeout):
                 result = await call()

@@ -7,7 +7,6 @@ nothing: the create call decides whether a VM fits.
 import logging
 from collections.abc import Iterable
 
-from nstance.clock import Clock
 from nstance.model.group import Group
 from nstance.providers import errors
 from nstance.providers.port import SubnetCapacity
@@ -22,10 +21,9 @@ MIN_FREE_ADDRESSES = 10
 
 
 class Subnets:
-    def __init__(self, provider: SubnetCapacity | None, *, calls: ProviderCalls, clock: Clock) -> None:
+    def __init__(self, provider: SubnetCapacity | None, calls: ProviderCalls) -> None:
         self._provider = provider
         self._calls = calls
-        self._clock = clock
         self._workers = KeyedTasks[str](self._refresh_forever)
         self.crowded: set[str] = set()
 
@@ -47,7 +45,7 @@ class Subnets:
 
         await refresh_forever(
             lambda: self._refresh(name),
-            clock=self._clock,
+            clock=self._calls.clock,
             interval=lambda: INTERVAL_SECONDS,
             expected=errors.ProviderError,
             on_failure=on_failure,

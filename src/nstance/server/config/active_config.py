@@ -140,7 +140,7 @@ class ActiveConfig:
             return found
         except NoConfigurationError as problem:
             self.rejection, self.problems = str(problem), problem.problems
-            log.error("failed to load the configuration, the old one stays active:\n%s", problem)
+            log.error("failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
             with contextlib.suppress(NoConfigurationError):
                 return await configurations.with_groups(self._store, self.shard, now)
             return now

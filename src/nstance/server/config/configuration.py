@@ -18,6 +18,7 @@ from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError, Problem
+from nstance.config.model.cluster import Secrets
 from nstance.config.model.settings import Settings
 from nstance.config.resolve import Resolved
 from nstance.core.election import Timings
@@ -38,6 +39,10 @@ class NoConfigurationError(Exception):
     def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
         super().__init__(message)
         self.problems = problems
+
+    def on_one_line(self) -> str:
+        """For a log."""
+        return "; ".join(str(self).splitlines()).replace(":; ", ": ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +159,7 @@ def needs_restart(booted: Settings, now: Settings) -> list[str]:
     """Settings that differ from those that the process started with, and that need a restart."""
     settings: dict[str, tuple[Any, Any]] = {
         "cluster.storage": (booted.cluster.storage, now.cluster.storage),
-        "cluster.secrets": (booted.cluster.secrets, now.cluster.secrets),
+        "cluster.secrets": (_without_keys(booted.cluster.secrets), _without_keys(now.cluster.secrets)),
         "shard.infra": (booted.shard.infra, now.shard.infra),
         "shard.leader_election": (booted.shard.leader_election, now.shard.leader_election),
     }
@@ -162,6 +167,11 @@ def needs_restart(booted: Settings, now: Settings) -> list[str]:
         old, new = getattr(booted.shard, block).by_service(), getattr(now.shard, block).by_service()
         settings |= {f"shard.{block}.{service.key}": (old.get(service), new.get(service)) for service in Service}
     return [name for name, (old, new) in settings.items() if old != new]
+
+
+def _without_keys(secrets: Secrets) -> Secrets:
+    """Servers follow the places of encryption keys."""
+    return secrets.model_copy(update={"encryption_key": None, "old_encryption_keys": ()})
 
 
 def timings(settings: Settings) -> Timings:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from nstance.clock import Clock, Rng
 from nstance.core import election as rules
-from nstance.core.election import Timings
-from nstance.core.latency import Latency
+from nstance.core.election import Latency, Timings
 from nstance.objects import lease
 from nstance.objects.lease import Holder, ReadLease
 from nstance.objects.port import Key, ObjectStore

@@ -7,9 +7,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from nstance.core import election as rules
-from nstance.core.claims import Attempt, Claim
+from nstance.core.election import Attempt, Claim
 from nstance.objects import errors, settle
 from nstance.objects.journal import DeposedError
 from nstance.objects.lease import BadLeaseError, Lease
@@ -224,7 +225,7 @@ class Elector:
 
     async def _run_term(self, held: HeldLease, lead: Lead) -> BaseException | None:
         """Lead, renew and send heartbeats until one of them ends; returns what it failed with."""
-        works = (lead(held.term), held.renew(), held.send_heartbeats(), _wait(held.term.ended))
+        works = (lead(held.term), held.renew(), held.send_heartbeats(), held.term.ended.wait())
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -248,9 +249,5 @@ def _log_failure(problem: BaseException | None) -> None:
         log.log(level, "failed to lead", extra={"error": str(problem)}, exc_info=problem if is_bug else None)
 
 
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-def _outcome(task: "asyncio.Future[None]") -> BaseException | None:
+def _outcome(task: "asyncio.Future[Any]") -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from nstance import points
 from nstance.core import election as rules
-from nstance.core.claims import Claim
+from nstance.core.election import Claim
 from nstance.objects import errors, lease
 from nstance.objects.journal import DeposedError
 from nstance.objects.lease import Holder, Lease

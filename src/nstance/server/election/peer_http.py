@@ -12,6 +12,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 
 import aiohttp
 from aiohttp import web
@@ -78,26 +79,20 @@ def _server_of(certificate_der: bytes, *, cluster: str, shard: str) -> tuple[nam
     return identity, key_fingerprint(certificate_der)
 
 
+@dataclass(eq=False)
 class _Link:
-    def __init__(
-        self,
-        socket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
-        transport: asyncio.Transport,
-        *,
-        server: str,
-        fingerprint: str,
-        after: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`after` ends the connection, when everything was written or dropped."""
-        self.server = server
-        self.fingerprint = fingerprint
-        self._socket = socket
-        self._transport = transport
-        self._after = after
-        self._closed = False
-        self._receive_timeout: asyncio.Timeout | None = None
-        self._outgoing: deque[bytes] = deque()
-        self._wake = asyncio.Event()
+    socket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+    transport: asyncio.Transport
+    _: KW_ONLY
+    server: str
+    fingerprint: str
+    after: Callable[[], Awaitable[None]]  # ends the connection, when everything was written or dropped
+    _closed: bool = False
+    _receive_timeout: asyncio.Timeout | None = None
+    _outgoing: deque[bytes] = field(default_factory=deque)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
         self.writing = asyncio.create_task(self._write())
 
     def send(self, message: peers.Message) -> None:
@@ -117,7 +112,7 @@ class _Link:
             raise peers.LinkClosedError("the link was closed here")
         try:
             async with asyncio.timeout(SILENCE_SECONDS) as self._receive_timeout:
-                message = await self._socket.receive()
+                message = await self.socket.receive()
         except TimeoutError:
             reason = "the link was closed here" if self._closed else f"nothing was received for {SILENCE_SECONDS:g} s"
             raise peers.LinkClosedError(reason) from None
@@ -144,48 +139,33 @@ class _Link:
         try:
             while self._outgoing or not self._closed:
                 if self._outgoing:
-                    await self._socket.send_bytes(self._outgoing.popleft())
+                    await self.socket.send_bytes(self._outgoing.popleft())
                 else:
                     self._wake.clear()
                     await self._wake.wait()
         except (ConnectionError, aiohttp.ClientError):
             pass  # `receive` reports that the link is gone
         finally:
-            self._transport.close()
-            await self._after()
+            self.transport.close()
+            await self.after()
 
 
+@dataclass(eq=False)
 class PeerServer:
     """The listening side, on every server of the shard."""
 
-    def __init__(
-        self,
-        *,
-        accept: Callable[[peers.Link], Awaitable[None]],
-        held: Callable[[], leases.Lease | None],
-        context: http_listener.ContextFactory,
-        cluster: str,
-        shard: str,
-    ) -> None:
-        """`accept` and `held` are the elector's. `context` (see `server_context`) is called for each connection; None
-        means that there is no CA yet and nobody is admitted."""
-        self._accept = accept
-        self._held = held
-        self._cluster = cluster
-        self._shard = shard
-        self._listener = http_listener.HttpListener(self._answer, context=context)
-        self._links: set[_Link] = set()
+    _: KW_ONLY
+    accept: Callable[[peers.Link], Awaitable[None]]  # the elector's, as is `held`
+    held: Callable[[], leases.Lease | None]
+    context: (
+        http_listener.ContextFactory
+    )  # see `server_context`; called for each connection; None: nobody is admitted yet
+    cluster: str
+    shard: str
+    _links: set[_Link] = field(default_factory=set)
 
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    async def start(self, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises OSError if the address is not available."""
-        await self._listener.start(host, port)
-
-    async def close(self) -> None:
-        await self._listener.close()
+    def __post_init__(self) -> None:
+        self.listener = http_listener.HttpListener(self._answer, context=self.context)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in (LEADERSHIP, PEER):
@@ -195,7 +175,7 @@ class PeerServer:
             return http_listener.not_allowed(*methods)
         if request.path == PEER:
             return await self._link(request)
-        held = self._held()
+        held = self.held()
         if held is None:
             return web.Response(status=404, text="this server does not lead")
         return web.Response(body=leases.encode(held), content_type="application/json")
@@ -205,7 +185,7 @@ class PeerServer:
         if certificate is None:
             return web.Response(status=403, text="a client certificate of role server is needed")
         try:
-            identity, fingerprint = _server_of(certificate, cluster=self._cluster, shard=self._shard)
+            identity, fingerprint = _server_of(certificate, cluster=self.cluster, shard=self.shard)
         except names.IdentityError as problem:
             log.warning("peer rejected", extra={"peer": request.remote, "error": str(problem)})
             return web.Response(status=403, text="a client certificate of role server and of this shard is needed")
@@ -215,7 +195,7 @@ class PeerServer:
             compress=False, max_msg_size=MAX_MESSAGE, timeout=GOODBYE_SECONDS, autoclose=False
         )
         await socket.prepare(request)
-        self._listener.keep_open(request)
+        self.listener.keep_open(request)
         assert request.transport is not None
         transport = request.transport
 
@@ -225,7 +205,7 @@ class PeerServer:
         link = _Link(socket, transport, server=identity.id, fingerprint=fingerprint, after=after)
         self._links.add(link)
         try:
-            await self._accept(link)
+            await self.accept(link)
         finally:
             self._links.discard(link)
             link.close()

@@ -8,6 +8,7 @@ starts while nobody renews the lease cannot know how old that is; only the store
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 from nstance.clock import Clock
 from nstance.objects import errors
@@ -21,33 +22,23 @@ HEAD_TIMEOUT_SECONDS = 2.0  # longer where the store is slow
 HEAD_ATTEMPTS = 3
 
 
+@dataclass(eq=False)
 class ShardTime:
-    def __init__(
-        self,
-        store: ObjectStore,
-        key: Key,
-        *,
-        clock: Clock,
-        anchor: Callable[[float], None],
-        timeout: Callable[[], float] = lambda: HEAD_TIMEOUT_SECONDS,
-    ) -> None:
-        """`key`: of the lease. `anchor` sets the steady clock. `timeout`: of the store's next answer."""
-        self._store = store
-        self._key = key
-        self._clock = clock
-        self._anchor = anchor
-        self._timeout = timeout
-        self._reference: tuple[float, float] | None = (
-            None  # the shard's time, and the time since boot at which it was that
-        )
-        self._version: Version | None = None
-        self._lease_time: float | None = None  # in a lease that was there before this server
-        self._written = 0.0  # when it was written, by the store's clock
+    store: ObjectStore
+    key: Key  # of the lease
+    _: KW_ONLY
+    clock: Clock
+    anchor: Callable[[float], None]  # sets the steady clock
+    timeout: Callable[[], float] = lambda: HEAD_TIMEOUT_SECONDS  # of the store's next answer
+    _reference: tuple[float, float] | None = None  # the shard's time, and the time since boot at which it was that
+    _version: Version | None = None
+    _lease_time: float | None = None  # in a lease that was there before this server
+    _written: float = 0.0  # when it was written, by the store's clock
 
     def set_leader_time(self, at: float) -> None:
         """The leader has just named its time."""
         if at > 0:
-            self._reference = (at, self._clock.boot())
+            self._reference = (at, self.clock.boot())
 
     def on_lease(self, found: ReadLease) -> None:
         """The lease was read. If it changed, its holder wrote it since the last read; a heartbeat since then is newer."""
@@ -62,17 +53,17 @@ class ShardTime:
     async def before_claim(self) -> None:
         """Raises storage errors."""
         if self._reference is not None:
-            self._anchor(self._estimate(self._reference))
+            self.anchor(self._estimate(self._reference))
         elif self._lease_time is not None:
             self._written = await self._modified()
-            self._anchor(self._lease_time)  # at least
+            self.anchor(self._lease_time)  # at least
 
     async def after_claim(self) -> str:
         """The lease is ours. Returns what is wrong with this machine's clock; empty if nothing is."""
         if self._reference is None and self._lease_time is not None:
             for _ in range(HEAD_ATTEMPTS):
                 try:
-                    self._anchor(self._lease_time + max(0.0, await self._modified() - self._written))
+                    self.anchor(self._lease_time + max(0.0, await self._modified() - self._written))
                     break
                 except errors.StorageError as problem:
                     log.warning(
@@ -80,7 +71,7 @@ class ShardTime:
                     )
         elif self._reference is None:
             return ""
-        off = self._clock.wall() - self._clock.steady()
+        off = self.clock.wall() - self.clock.steady()
         if abs(off) <= MAX_SKEW_SECONDS:
             return ""
         return (
@@ -96,15 +87,15 @@ class ShardTime:
     def after_term(self, version: Version) -> None:
         """This server led until now, and this was its last lease."""
         self._version = version
-        self.set_leader_time(self._clock.steady())
+        self.set_leader_time(self.clock.steady())
 
     def _estimate(self, reference: tuple[float, float]) -> float:
         at, then = reference
-        return at + self._clock.boot() - then
+        return at + self.clock.boot() - then
 
     async def _modified(self) -> float:
         try:
-            async with asyncio.timeout(max(HEAD_TIMEOUT_SECONDS, self._timeout())):
-                return (await self._store.head(self._key)).modified
+            async with asyncio.timeout(max(HEAD_TIMEOUT_SECONDS, self.timeout())):
+                return (await self.store.head(self.key)).modified
         except TimeoutError:
-            raise errors.UnavailableError(f"head {self._key}: no answer") from None
+            raise errors.UnavailableError(f"head {self.key}: no answer") from None

@@ -6,10 +6,10 @@ epoch. None is made while a claim is under way: the leader would continue while 
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 
-from nstance.core import claims
 from nstance.core import election as rules
-from nstance.core.claims import Attempt, Claim
+from nstance.core.election import Attempt, Claim
 from nstance.objects import errors, lease
 from nstance.objects.lease import Lease, ReadLease
 from nstance.objects.port import Stored, Version
@@ -22,32 +22,26 @@ log = logging.getLogger(__name__)
 NEVER = float("-inf")
 
 
+@dataclass(eq=False)
 class Standby:
-    def __init__(
-        self,
-        context: ElectionContext,
-        time: ShardTime,
-        *,
-        floor: Callable[[], Awaitable[int]],
-        on_tail: Callable[[int], None],
-    ) -> None:
-        self.claiming = False
-        self.hold_off = NEVER
-        self._context = context
-        self._time = time
-        self._floor = floor
-        self._on_tail = on_tail
-        self._seen: ReadLease | None = None
-        self._seen_at = 0.0
-        self._missing_since: float | None = None
-        self._max_epoch = 0
-        self.tail = 0  # the longest journal that a lease or heartbeat named
-        self._promise_until = NEVER
-        self._crash_until = NEVER  # the same, once the leader is known to be dead
-        self._is_leader_dead = False
-        self._heartbeat: peers.Heartbeat | None = None  # the last one that was promised upon
-        self._claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation and its last heartbeat
-        self._released: peers.Released | None = None
+    context: ElectionContext
+    time: ShardTime
+    _: KW_ONLY
+    floor: Callable[[], Awaitable[int]]
+    on_tail: Callable[[int], None]
+    claiming: bool = False
+    hold_off: float = NEVER
+    tail: int = 0  # the longest journal that a lease or heartbeat named
+    _seen: ReadLease | None = None
+    _seen_at: float = 0.0
+    _missing_since: float | None = None
+    _max_epoch: int = 0
+    _promise_until: float = NEVER
+    _crash_until: float = NEVER  # the same, once the leader is known to be dead
+    _is_leader_dead: bool = False
+    _heartbeat: peers.Heartbeat | None = None  # the last one that was promised upon
+    _claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation and its last heartbeat
+    _released: peers.Released | None = None
 
     @property
     def lease(self) -> Lease | None:
@@ -57,12 +51,12 @@ class Standby:
     def leader_lease(self) -> Lease | None:
         """The lease of the leader to connect to; None if there is none."""
         known = self.lease
-        if known is None or known.free or known.holder.incarnation == self._context.me.incarnation:
+        if known is None or known.free or known.holder.incarnation == self.context.me.incarnation:
             return None
         return known if known.holder.addresses else None
 
     def has_promised(self) -> bool:
-        return self._context.clock.monotonic() < self._kept_until
+        return self.context.clock.monotonic() < self._kept_until
 
     @property
     def _kept_until(self) -> float:
@@ -81,9 +75,9 @@ class Standby:
         if found is None or claimable is None:
             return None
         incarnation, beat = claimable
-        return claims.claim_renewed(
+        return rules.claim_renewed(
             _known(lease.decode(found.body), found.version),
-            incarnation=self._context.me.incarnation,
+            incarnation=self.context.me.incarnation,
             leader=incarnation,
             announced_epoch=beat.epoch,
             announced_sequence=beat.sequence,
@@ -99,62 +93,62 @@ class Standby:
 
     async def target(self) -> Attempt:
         """What to claim, or how long to wait before looking again."""
-        now = self._context.clock.monotonic()
+        now = self.context.clock.monotonic()
         if now < self.hold_off:
             return None, await self._follow_leader(now)
         if self._released is not None:
             released, self._released = self._released, None
-            claim = claims.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
+            claim = rules.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
             if claim is not None:
                 return claim, 0.0
         if now < self._kept_until:
             return None, self._kept_until - now
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
-            claim = claims.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch)
+            claim = rules.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch)
             if claim is not None and beat.member:
                 return claim, 0.0
         try:
-            found = await self._context.read()
+            found = await self.context.read()
         except (errors.StorageError, TimeoutError) as problem:
             log.debug("failed to read the lease", extra={"error": str(problem)})
-            return None, self._context.rng.uniform(0.1, 0.4)
+            return None, self.context.rng.uniform(0.1, 0.4)
         return await self._wait_for_missing() if found is None else self._evaluate(found)
 
     async def _follow_leader(self, now: float) -> float:
         """While this server holds off it claims nothing, but it must know the leader to stand by. Returns how long to wait."""
         if now >= self._kept_until:
             try:
-                found = await self._context.read()
+                found = await self.context.read()
             except (errors.StorageError, TimeoutError) as problem:
                 log.debug("failed to read the lease", extra={"error": str(problem)})
             else:
                 if found is not None:
                     self._evaluate(found)
-        return min(self.hold_off - now, max(self._context.timings.poll, self._kept_until - now))
+        return min(self.hold_off - now, max(self.context.timings.poll, self._kept_until - now))
 
     def _evaluate(self, found: ReadLease) -> Attempt:
-        now, me, current = self._context.clock.monotonic(), self._context.me, found.lease
+        now, me, current = self.context.clock.monotonic(), self.context.me, found.lease
         self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
-            self._time.on_lease(found)
+            self.time.on_lease(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
-        return claims.claim_known(
+        return rules.claim_known(
             _known(current, found.version),
             server=me.server,
             incarnation=me.incarnation,
             seen_at=self._seen_at,
             now=now,
-            poll=self._context.timings.poll,
+            poll=self.context.timings.poll,
         )
 
     async def _wait_for_missing(self) -> Attempt:
         """There is no lease. That is normal for a new shard; otherwise it was removed, and its holder may still act."""
-        context = self._context
+        context = self.context
         try:
-            floor = max(await self._floor(), self._max_epoch)
+            floor = max(await self.floor(), self._max_epoch)
             if floor and await context.read() is not None:
                 return None, 0.0  # it was created, and the journal written, between the two reads
         except (errors.StorageError, TimeoutError) as problem:
@@ -167,7 +161,7 @@ class Standby:
             )
             self._seen, self._missing_since = None, now
         missing_for = now - self._missing_since if self._missing_since is not None else 0.0
-        return claims.claim_missing(
+        return rules.claim_missing(
             context.adapted(), last_epoch=floor, missing_for=missing_for, poll=context.timings.poll
         )
 
@@ -186,8 +180,8 @@ class Standby:
                 self._heartbeat = message
                 self._claimable = (holder.incarnation, message) if message.member else None
                 self.tail = max(self.tail, message.tail)
-                self._on_tail(message.tail)
-                self._time.set_leader_time(message.at)
+                self.on_tail(message.tail)
+                self.time.set_leader_time(message.at)
                 link.send(peers.Promise(message.epoch, message.number))
                 return False
             case peers.Released():
@@ -201,7 +195,7 @@ class Standby:
 
     def _promise(self, beat: peers.Heartbeat, known: Lease) -> None:
         """Never shorter than an earlier promise: the leader may still count on that one."""
-        received, promise = self._context.clock.monotonic(), beat.promise or known.promise
+        received, promise = self.context.clock.monotonic(), beat.promise or known.promise
         crash_wait = beat.crash_wait or known.crash_wait or promise
         until = rules.promise_until(received=received, promise=promise)
         self._promise_until = max(self._promise_until, until)
@@ -209,8 +203,8 @@ class Standby:
         self._is_leader_dead = False
 
 
-def _known(read: Lease, version: Version) -> claims.KnownLease:
-    return claims.KnownLease(
+def _known(read: Lease, version: Version) -> rules.KnownLease:
+    return rules.KnownLease(
         epoch=read.epoch,
         sequence=read.sequence,
         version=version,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from nstance.clock import Clock
-from nstance.core.latency import Latency
+from nstance.core.election import Latency
 from nstance.objects import errors
 from nstance.objects.port import ObjectStore
 from nstance.objects.wrapped import WrappedStore

@@ -6,18 +6,10 @@ from dataclasses import dataclass
 
 from nstance.authority.keyset import Authority
 from nstance.clock import Clock, Rng
+from nstance.model.events import Credential
 from nstance.model.ids import ShardId
 from nstance.model.instance import Instance, Nonce
-from nstance.pki import ca, keys, names, nonce
-
-
-@dataclass(frozen=True, slots=True)
-class NewCertificate:
-    """What a registration or renewal writes into the record, before the certificate is handed out."""
-
-    public_key: str
-    serial: str
-    expires: float
+from nstance.pki import ca, fields, keys, names, nonce
 
 
 class Issuer:
@@ -61,14 +53,15 @@ class Issuer:
         except nonce.InvalidNonceError:
             return self.authority.verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)
 
-    def new_certificate(self, public_key: bytes, *, life: float) -> NewCertificate:
-        """Uses the clock that is behind, within limits: a certificate that is not valid yet would lock its agent out."""
+    def new_certificate(self, public_key: bytes, *, life: float) -> Credential:
+        """What a registration or renewal writes into the record, before the certificate is handed out. By the clock that is
+        behind, within limits: a certificate that is not valid yet would lock its agent out."""
         wall = self._clock.wall()
         now = min(wall, max(self._clock.steady(), wall - life / 2))
-        return NewCertificate(
+        return Credential(
             public_key=base64.b64encode(public_key).decode(),
-            serial=f"{ca.new_serial(self._rng):x}",
-            expires=float(int(now + life)),
+            certificate_serial=f"{ca.new_serial(self._rng):x}",
+            certificate_expires=float(int(now + life)),
         )
 
     def public_key(self, instance: Instance) -> bytes:
@@ -111,17 +104,11 @@ def server_identity(
     key = keys.private_key_from_pem(key_pem) if key_pem is not None else keys.generate(rng)
     public = keys.public_bytes(key)
     now = clock.wall()
-    all_hosts = ["127.0.0.1", "::1", "localhost", *hosts]
-    addresses = list(dict.fromkeys(h for h in all_hosts if is_address(h)))
-    dns = tuple(dict.fromkeys(h for h in all_hosts if h and not is_address(h)))
+    addresses = tuple(h for h in hosts if is_address(h))
+    dns = tuple(dict.fromkeys(["localhost", *(h for h in hosts if h and not is_address(h))]))
+    named = fields.Alternatives(dns=dns, ip=addresses)
     issued = authority.server_signer(now).issue_server(
-        who,
-        public,
-        dns=dns,
-        ip=addresses,
-        serial=ca.new_serial(rng),
-        issued=now,
-        expires=now + ca.SERVER_LIFE,
+        who, public, named, serial=ca.new_serial(rng), issued=now, expires=now + ca.SERVER_LIFE
     )
     return ServerIdentity(issued.pem, keys.private_to_pem(key).encode(), keys.fingerprint(public), issued.expires, dns)
 

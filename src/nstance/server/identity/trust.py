@@ -3,12 +3,13 @@
 The trap: a bucket that does not answer, or a CA that cannot be read any more, must neither stop the renewal of this
 server's certificate nor make a leader unhealthy. The CA that was read last stays in use.
 
-Encryption keys are read with the CA, and again when a secret is sealed with an unknown one. So a rotated key needs no
-restart.
+Encryption keys are read with the CA, and again when a secret is sealed with an unknown one, from where the newest
+configuration says. So a rotated key needs no restart.
 """
 
 import logging
 import os
+from collections.abc import Callable
 
 from nstance.authority import errors as authority_errors
 from nstance.authority import open as authorities
@@ -42,6 +43,7 @@ class Trust:
         """`store` is the cluster's."""
         self._store = store
         self._settings = settings
+        self._newest: Callable[[], Settings] = lambda: settings
         self._cluster = ClusterId(settings.cluster.id)
         self._insecure_dev = insecure_dev
         self._clock = clock
@@ -53,6 +55,10 @@ class Trust:
         self._warned = False
         self._refreshed: tuple[float, sealing.Sealer] | None = None  # when keys were last read again
 
+    def follow(self, newest: Callable[[], Settings]) -> None:
+        """From now on the newest configuration says where the keys are. The data key of a KMS is rotated there."""
+        self._newest = newest
+
     async def close(self) -> None:
         await self._clients.aws.close()
         await self._clients.google.close()
@@ -60,17 +66,16 @@ class Trust:
     async def read(self) -> Authority:
         """Raises FatalError, or one of `RETRYABLE`."""
         try:
-            return await authorities.open_authority(
+            vault = authorities.open_vault(
                 self._store,
-                self._paths(),
                 keyring=await self._keyring(),
                 cluster=self._cluster,
-                clock=self._clock,
                 rng=self._rng,
-                create=True,
                 insecure_dev=self._insecure_dev,
-                subject=_subject(self._settings),
-                life=self._settings.ca.ttl,
+            )
+            subject, life = _subject(self._settings), self._settings.ca.ttl
+            return await authorities.open_authority(
+                vault, self._paths(), clock=self._clock, create=True, subject=subject, life=life
             )
         except secret_errors.BadKeyError as problem:
             raise FatalError(f"failed to read the encryption key: {problem}") from problem
@@ -126,15 +131,14 @@ class Trust:
     async def _keyring(self) -> sealing.Keyring | None:
         """None only with --insecure-dev and without a key. Raises SecretError."""
         settings = self._settings.cluster.secrets
-        location = settings.encryption_key or keys.stored_key(
-            settings.provider, kinds.cloud_prefix(settings.prefix, self._cluster)
-        )
+        configured = self._newest().cluster.secrets.encryption_key
+        location = configured or keys.stored_key(settings.provider, kinds.cloud_prefix(settings.prefix, self._cluster))
         if location is None:
             return None
         try:
             return await self._read_keyring(location)
         except secret_errors.NotFoundError as problem:
-            if settings.encryption_key is not None:
+            if configured is not None:
                 raise
             await self._create_key(location, problem)
             return await self._read_keyring(location)
@@ -147,7 +151,7 @@ class Trust:
             return None
 
     async def _read_keyring(self, location: keys.Location) -> sealing.Keyring:
-        old = self._settings.cluster.secrets.old_encryption_keys
+        old = self._newest().cluster.secrets.old_encryption_keys
         return await keys.read_keyring(location, old, environment=os.environ, clients=self._clients)
 
     async def _create_key(self, location: keys.Location, problem: secret_errors.NotFoundError) -> None:

@@ -22,7 +22,6 @@ class AgentUpdates:
         before, self._shared = self._shared, rendering.shared(self._vm_requests.context)
         affected = self._affected(change) if before == self._shared else None
         self._agents.nudge(affected)
-        self._agents.ask_keys(affected)
 
     def _affected(self, change: ConfigChange) -> list[InstanceId]:
         """Instances whose keys or files may have changed. Waking an agent costs more than comparing its group, and most
@@ -39,9 +38,7 @@ class AgentUpdates:
 
     def on_revision_read(self, key: GroupKey) -> None:
         """Nothing was sent to the instances of that revision until now."""
-        affected = list(self._state.members(key))
-        self._agents.nudge(affected)
-        self._agents.ask_keys(affected)
+        self._agents.nudge(list(self._state.members(key)))
 
     def on_committed(self, committed: Committed) -> None:
         """New addresses mean new files; agents of deleted instances are disconnected."""

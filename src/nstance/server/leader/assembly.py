@@ -19,9 +19,9 @@ from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.config import group_changes
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.config.configuration import Configuration
+from nstance.server.identity.issuer import Issuer
 from nstance.server.leader.agent_updates import AgentUpdates
 from nstance.server.leader.blocked_groups import BlockedGroups
-from nstance.server.leader.console_output import ConsoleOutput
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.earlier_revisions import EarlierRevisions
 from nstance.server.leader.environment import Environment
@@ -37,6 +37,8 @@ from nstance.server.state.event_log import EventLog
 from nstance.server.state.shard import Shard
 from nstance.server.state.shard_parts import ShardHooks, ShardParts
 from nstance.server.workload.file_sets import FileSets
+
+MAX_CONSOLE_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def assemble(
         capabilities.alarms.on_alarm(lambda problem: parts.event_log.record_for_all(ReasonCode.CREDENTIALS, problem))
     revisions = RevisionStore(parts, active_config, env.store)
     earlier = EarlierRevisions(parts, active_config, revisions)
-    supplies = Supplies(env.provider, calls, active_config, earlier, clock=clock, store=env.store, cache=env.cache)
+    supplies = Supplies(env.provider, calls, active_config, earlier, store=env.store, cache=env.cache)
     vm_requests = VmRequests(active_config, earlier, supplies, env.issuer, parts, env.advertised)
     blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
     fallbacks = Fallbacks(state.group_records, active_config, earlier, blocked_groups, parts.inbox)
@@ -113,7 +115,9 @@ def assemble(
             is_exhausted=lambda instance: shard.offers.is_exhausted(instance),
             post=parts.inbox.post,
             wait_deregistered=load_balancers.wait_deregistered,
-            on_console_output=ConsoleOutput(env.issuer, parts.event_log).record,
+            on_console_output=lambda instance, output: record_console_output(
+                env.issuer, parts.event_log, instance, output
+            ),
             traces=env.traces,
         )
     )
@@ -201,7 +205,6 @@ def assemble(
         leader_address=LeaderAddress(
             capabilities.leader_address,
             calls=calls,
-            clock=clock,
             is_configured=lambda: active_config.shard_settings.leader_network is not None,
         ),
         held_groups=held_groups,
@@ -225,6 +228,15 @@ def _load_balancers(configuration: Configuration, capabilities: Capabilities) ->
 
 def _by_vm(instances: Iterable[Instance]) -> dict[ProviderId, Instance]:
     return {each.provider_id: each for each in instances if each.provider_id is not None}
+
+
+def record_console_output(issuer: Issuer, event_log: EventLog, instance: Instance, output: str) -> None:
+    """The end of the output of a VM whose agent never registered, without the registration nonce, for people."""
+    if instance.nonce is not None:
+        output = output.replace(issuer.token(instance), "[nonce]")
+    text = "".join(c for c in output if c.isprintable() or c in "\n\t").strip()
+    text = text.encode("utf-8", "replace")[-MAX_CONSOLE_BYTES:].decode("utf-8", "ignore")
+    event_log.record(instance.key, ReasonCode.UNREGISTERED, f"last console output:\n{text}", instance.id)
 
 
 def _record_changes(event_log: EventLog, change: ConfigChange) -> None:

@@ -1,7 +1,7 @@
 """Groups whose instances cannot be created now, because an image, userdata or the agent is missing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nstance.config.resolve import Resolved
 from nstance.model.decision import ReasonCode
@@ -20,26 +20,20 @@ class _Blocker:
     failed: bool  # the lookup failed; otherwise it is under way
 
 
+@dataclass(eq=False)
 class BlockedGroups:
     """Of one shard during one term."""
 
-    def __init__(
-        self,
-        active_config: ActiveConfig,
-        supplies: Supplies,
-        vm_requests: VmRequests,
-        *,
-        inbox: Inbox,
-        event_log: EventLog,
-    ) -> None:
-        self._active_config = active_config
-        self._supplies = supplies
-        self._vm_requests = vm_requests
-        self._inbox = inbox
-        self._event_log = event_log
-        self._recorded: dict[GroupKey, str] = {}  # failures that are in the event log
+    active_config: ActiveConfig
+    supplies: Supplies
+    vm_requests: VmRequests
+    inbox: Inbox
+    event_log: EventLog
+    _recorded: dict[GroupKey, str] = field(default_factory=dict)  # failures that are in the event log
+
+    def __post_init__(self) -> None:
         self._blockers = self._find()
-        supplies.subscribe(self.update)
+        self.supplies.subscribe(self.update)
 
     @property
     def reasons(self) -> Mapping[GroupKey, str]:
@@ -62,40 +56,40 @@ class BlockedGroups:
     def update(self, change: ConfigChange | None = None) -> None:
         """The configuration, an image or userdata changed."""
         before, self._blockers = self._blockers, self._find()
-        now, groups = self._blockers, self._active_config.configuration.groups
-        self._inbox.look_again([key for key in {**before, **now} if _message(before, key) != _message(now, key)])
+        now, groups = self._blockers, self.active_config.configuration.groups
+        self.inbox.look_again([key for key in {**before, **now} if _message(before, key) != _message(now, key)])
         for key in [key for key in self._recorded if key not in now]:
             del self._recorded[key]
             if key in groups:
                 message = "image and userdata are available: instances can be created again"
-                self._event_log.record(key, ReasonCode.RECOVERED, message)
+                self.event_log.record(key, ReasonCode.RECOVERED, message)
         for key, blocker in now.items():
             if blocker.failed and self._recorded.get(key) != blocker.message:
                 self._recorded[key] = blocker.message
-                self._event_log.record(key, ReasonCode.BLOCKED, f"no instance can be created: {blocker.message}")
+                self.event_log.record(key, ReasonCode.BLOCKED, f"no instance can be created: {blocker.message}")
 
     def _find(self) -> dict[GroupKey, _Blocker]:
-        found = ((key, self._blocker(resolved)) for key, resolved in self._active_config.configuration.groups.items())
+        found = ((key, self._blocker(resolved)) for key, resolved in self.active_config.configuration.groups.items())
         return {key: blocker for key, blocker in found if blocker is not None}
 
     def _blocker(self, resolved: Resolved) -> _Blocker | None:
         texts = list(rendering.texts(resolved.args))
-        spec = resolved.userdata if self._supplies.uses_userdata else None
+        spec = resolved.userdata if self.supplies.uses_userdata else None
         if spec is not None and spec.source == "url":
-            body, place = self._supplies.userdata.text(spec.content), http_fetch.without_secrets(spec.content)
+            body, place = self.supplies.userdata.text(spec.content), http_fetch.without_secrets(spec.content)
             if body is None:
-                why = self._supplies.userdata.problem(spec.content)
+                why = self.supplies.userdata.problem(spec.content)
                 pending = f"userdata is being fetched from {place}"
                 return _Blocker(f"userdata cannot be fetched from {place}: {why}" if why else pending, bool(why))
             texts.append(body.decode())
         elif spec is not None:
             texts.append(spec.content)
-        if spec is not None and (place := rendering.unsigned_agent(self._vm_requests.context, resolved, texts[-1])):
-            why = self._supplies.agent.problem(place)
+        if spec is not None and (place := rendering.unsigned_agent(self.vm_requests.context, resolved, texts[-1])):
+            why = self.supplies.agent.problem(place)
             pending = f"a URL of the agent at {place} is being signed"
             return _Blocker(f"no URL of the agent at {place} can be signed: {why}" if why else pending, bool(why))
-        for name in rendering.unknown_images(texts, self._vm_requests.context.images):
-            why = self._supplies.images.problem(name)
+        for name in rendering.unknown_images(texts, self.vm_requests.context.images):
+            why = self.supplies.images.problem(name)
             pending = f"the image {name} is being looked up"
             return _Blocker(f"the image {name} cannot be found: {why}" if why else pending, bool(why))
         return None

@@ -9,7 +9,7 @@ from typing import Protocol
 from nstance.clock import AnchoredClock, Rng
 from nstance.model.ids import ClusterId, ProviderId, ShardId
 from nstance.model.instance import Instance
-from nstance.objects import slots
+from nstance.objects import journal, slots
 from nstance.objects.port import ObjectStore
 from nstance.providers.port import Instances, LoadBalancers
 from nstance.secretstore.port import SecretStore
@@ -65,6 +65,7 @@ class Environment:
     metrics: Metrics
     traces: InstanceTraces | None = None  # if they are exported
     open_balancers: OpenBalancers | None = None  # None: only those of the provider
+    journal_limits: journal.Limits = journal.LIMITS
     cache: Cache | None = None  # for what was learned from the provider
     watchdog: Callable[[Term, float], AbstractContextManager[object]] = lambda term, length: contextlib.nullcontext()
     observers: Observers = field(default_factory=Observers)

@@ -1,6 +1,7 @@
 """The revision that new instances are made from while a rollout is paused or halted."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nstance.config.resolve import Resolved
 from nstance.core import rollout
@@ -14,40 +15,33 @@ from nstance.server.state.inbox import Inbox
 from nstance.server.workload import rendering
 
 
+@dataclass(eq=False)
 class Fallbacks:
     """Of one shard during one term."""
 
-    def __init__(
-        self,
-        records: Mapping[GroupKey, GroupRecord],
-        active_config: ActiveConfig,
-        earlier: EarlierRevisions,
-        blocked_groups: BlockedGroups,
-        inbox: Inbox,
-    ) -> None:
-        self._records = records
-        self._active_config = active_config
-        self._earlier = earlier
-        self._blocked_groups = blocked_groups
-        self._inbox = inbox
+    records: Mapping[GroupKey, GroupRecord]
+    active_config: ActiveConfig
+    earlier: EarlierRevisions
+    blocked_groups: BlockedGroups
+    inbox: Inbox
 
     def find(self, key: GroupKey) -> Fallback | None:
         """None: there is no earlier revision, or no VM can be made from it any more."""
-        current, record = self._active_config.configuration.groups.get(key), self._records.get(key)
+        current, record = self.active_config.configuration.groups.get(key), self.records.get(key)
         target = rollout.fallback_revision(record, current.group if current is not None else None)
         if current is None or target is None:
             return None
-        resolved = self._earlier.resolve(current, target.infra_hash)
+        resolved = self.earlier.resolve(current, target.infra_hash)
         if resolved is None:
             name = rollout.short_hash(target.infra_hash)
             return Fallback(None, f"revision {name} is being read")
         if resolved is current or not self._can_be_made(current, resolved):
             return None
-        return Fallback(resolved.group, self._blocked_groups.reason_of(resolved))
+        return Fallback(resolved.group, self.blocked_groups.reason_of(resolved))
 
     def _can_be_made(self, current: Resolved, resolved: Resolved) -> bool:
         """Whether the configuration still has what the revision uses."""
-        group, settings = resolved.group, self._active_config.configuration.settings
+        group, settings = resolved.group, self.active_config.configuration.settings
         texts = [*rendering.texts(resolved.args), *([resolved.userdata.content] if resolved.userdata else [])]
         return (
             group.kind == current.group.kind
@@ -57,4 +51,4 @@ class Fallbacks:
 
     def update(self) -> None:
         """An image or userdata was found or changed."""
-        self._inbox.look_again([key for key in self._records if self.find(key) is not None])
+        self.inbox.look_again([key for key in self.records if self.find(key) is not None])

@@ -8,12 +8,14 @@ answers nothing on old connections.
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from nstance.model.consistency import violations
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import IdMaker
-from nstance.objects import errors, journal, journal_writer, slots
+from nstance.objects import errors, journal_writer, slots
+from nstance.objects.journal import Journal, JournalState
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.election.elector import Elector
@@ -35,67 +37,61 @@ SNAPSHOT_CHECK_SECONDS = 1.0
 SNAPSHOT_RETRY_SECONDS = 30.0
 
 
+@dataclass(eq=False)
 class Leader:
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        active_config: ActiveConfig,
-        journal: journal.Journal,
-        follower: Follower,
-        elector: Elector,
-        history: History,
-    ) -> None:
-        self.context: TermContext | None = None  # while this server leads
-        self.ids = IdMaker(wall=env.clock.wall, bits=env.rng.bits)
-        self._env = env
-        self._active_config = active_config
-        self._journal = journal
-        self._follower = follower
-        self._elector = elector
-        self._history = history
-        self._commits: Commits | None = None  # of the current term
+    env: Environment
+    _: KW_ONLY
+    active_config: ActiveConfig
+    journal: Journal
+    follower: Follower
+    elector: Elector
+    history: History
+    context: TermContext | None = None  # while this server leads
+    _commits: Commits | None = None  # of the current term
+
+    def __post_init__(self) -> None:
+        self.ids = IdMaker(wall=self.env.clock.wall, bits=self.env.rng.bits)
 
     async def run(self, term: Term) -> None:
         """One term. Returns after `term.closing`. Raises DeposedError, DamagedError and storage errors."""
-        with self._env.observers.term(term):
-            state, _ = await asyncio.gather(self._follower.take(), self._active_config.begin_term())
+        with self.env.observers.term(term):
+            state, _ = await asyncio.gather(self.follower.take(), self.active_config.begin_term())
             await self._read_all(state)
             writer = journal_writer.Writer(
-                self._journal,
+                self.journal,
                 state,
                 epoch=term.epoch,
                 guard=term.ready,
-                rng=self._env.rng,
+                rng=self.env.rng,
                 on_append=self._on_append,
             )
-            await writer.fence(on_slot=self._history.keep)
+            await writer.fence(on_slot=self.history.keep)
             for problem in violations(state.instances):
                 log.error("inconsistent record in the journal", extra={"problem": problem})
             parts = self._make_parts(term, writer, state)
             try:
-                context, work = assemble(self._env, self._active_config, parts, drainers=state.drainers)
-                await self._lead(context, work, writer, self._env.ports(context))
+                context, work = assemble(self.env, self.active_config, parts, drainers=state.drainers)
+                await self._lead(context, work, writer, self.env.ports(context))
             finally:
                 self._commits = None
-                self._active_config.end_term()
+                self.active_config.end_term()
 
-    def _make_parts(self, term: Term, writer: journal_writer.Writer, state: journal.JournalState) -> ShardParts:
-        shard_state = ShardState(state.instances, state.groups, desired_groups(self._active_config.configuration))
-        on_commit = self._env.observers.on_commit
-        parts = ShardParts.make(term, writer, shard_state, clock=self._env.clock, ids=self.ids, on_commit=on_commit)
-        parts.commits.subscribe(self._history.observe)
-        if self._env.traces is not None:
-            parts.commits.subscribe(self._env.traces.observe)
+    def _make_parts(self, term: Term, writer: journal_writer.Writer, state: JournalState) -> ShardParts:
+        shard_state = ShardState(state.instances, state.groups, desired_groups(self.active_config.configuration))
+        on_commit = self.env.observers.on_commit
+        parts = ShardParts.make(term, writer, shard_state, clock=self.env.clock, ids=self.ids, on_commit=on_commit)
+        parts.commits.subscribe(self.history.observe)
+        if self.env.traces is not None:
+            parts.commits.subscribe(self.env.traces.observe)
         self._commits = parts.commits
-        self._history.restore(shard_state.instances)
+        self.history.restore(shard_state.instances)
         return parts
 
     async def _lead(
         self, context: TermContext, work: TermWork, writer: journal_writer.Writer, ports: Sequence[Port]
     ) -> None:
-        env, term = self._env, context.shard.term
-        tasks: list[asyncio.Task[None]] = []
+        env, term = self.env, context.shard.term
+        tasks: list[asyncio.Task[Any]] = []
         promise = configurations.timings(context.configuration.settings).promise
         try:
             with env.watchdog(term, promise):
@@ -106,21 +102,21 @@ class Leader:
                 work.held_groups.record()
                 if term.clock_warning:
                     context.shard.event_log.record_for_all(ReasonCode.CLOCK, term.clock_warning)
-                log.info("leading", extra={"epoch": term.epoch, "instances": len(context.shard.instances)})
+                log.info("leader active", extra={"epoch": term.epoch, "records": len(context.shard.instances)})
                 writing, deciding = asyncio.create_task(writer.run()), asyncio.create_task(context.shard.run())
                 others = (
                     work.inventory.run(),
                     self._write_snapshots(writer),
-                    self._active_config.watch(term),
+                    self.active_config.watch(term),
                     *work.background(context),
-                    _wait(term.closing),
+                    term.closing.wait(),
                 )
                 tasks = [writing, deciding, *(asyncio.create_task(each) for each in others)]
                 await _wait_first(tasks)
                 deciding.cancel()
                 context.shard.event_log.write()
                 await asyncio.gather(work.effects.finish(FINISH_SECONDS), work.leader_address.release(FINISH_SECONDS))
-                async with asyncio.timeout(self._journal.timeout()):
+                async with asyncio.timeout(self.journal.timeout()):
                     await writer.wait_durable()
         finally:
             self.context = None
@@ -135,24 +131,24 @@ class Leader:
             )
 
     def _count(self, context: TermContext) -> None:
-        metrics, shard = self._env.metrics, context.shard
+        metrics, shard = self.env.metrics, context.shard
         metrics.leads(shard.term.epoch)
-        metrics.count_groups(lambda: count_groups(context, self._env.clock.monotonic()))
+        metrics.count_groups(lambda: count_groups(context, self.env.clock.monotonic()))
         metrics.count_exhausted_offers(shard.offers.count)
         metrics.count_held(unknown_vms=lambda: len(shard.unknown), groups=lambda: len(shard.held_groups()))
 
     def _on_append(self, slot: slots.Slot) -> None:
-        self._elector.set_tail(slot.number)
-        self._history.keep(slot)
+        self.elector.set_tail(slot.number)
+        self.history.keep(slot)
         if self._commits is not None:
             self._commits.on_append(slot)
 
-    async def _read_all(self, state: journal.JournalState) -> None:
+    async def _read_all(self, state: JournalState) -> None:
         """Before the fence, which would take the place of a slot that is missing."""
-        held = self._elector.held
+        held = self.elector.held
         if held is None or state.tail >= held.tail:
             return
-        await self._journal.follow(state, on_slot=self._history.keep)
+        await self.journal.follow(state, on_slot=self.history.keep)
         if state.tail < held.tail:
             raise slots.DamagedError(
                 f"the journal ends at slot {state.tail}, but the lease has seen slot {held.tail}: restore what is missing"
@@ -160,14 +156,14 @@ class Leader:
 
     async def _write_snapshots(self, writer: journal_writer.Writer) -> None:
         while True:
-            await self._env.clock.sleep(SNAPSHOT_CHECK_SECONDS)
+            await self.env.clock.sleep(SNAPSHOT_CHECK_SECONDS)
             if not writer.is_snapshot_due():
                 continue
             try:
                 await writer.snapshot()
             except (errors.StorageError, TimeoutError) as problem:
                 log.warning("failed to write a snapshot", extra={"error": str(problem)})
-                await self._env.clock.sleep(SNAPSHOT_RETRY_SECONDS)
+                await self.env.clock.sleep(SNAPSHOT_RETRY_SECONDS)
 
 
 async def _finish(work: asyncio.Future[Any]) -> None:
@@ -183,11 +179,7 @@ async def _finish(work: asyncio.Future[Any]) -> None:
         raise asyncio.CancelledError
 
 
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _wait_first(tasks: list[asyncio.Task[None]]) -> None:
+async def _wait_first(tasks: list[asyncio.Task[Any]]) -> None:
     """Until one of the tasks ends; raises what it raised."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -8,6 +8,7 @@ is shown as ready, or each failover would make the whole fleet look broken.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
@@ -35,26 +36,19 @@ PUSH_SECONDS = 10.0
 NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
 
 
+@dataclass(eq=False)
 class Readiness:
     """Of all instances of a shard, during one term."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        agents: ConnectedAgents,
-        vm_requests: VmRequests,
-        *,
-        on_ready: Callable[[InstanceId, bool], None],
-    ) -> None:
-        """`on_ready`: whether an instance is ready, before any subscriber learns of it."""
-        self._shard = shard
-        self._agents = agents
-        self._vm_requests = vm_requests
-        self._on_ready = on_ready
-        self._subscribers: list[Callable[[InstanceId], None]] = []
-        self._configs: dict[str, agent_pb2.CheckConfig] = {}  # by hash
-        self._recorded: dict[GroupKey, set[str]] = {}  # why groups are blocked, as far as it is in the event log
-        self._pushing: set[asyncio.Task[None]] = set()
+    shard: Shard
+    agents: ConnectedAgents
+    vm_requests: VmRequests
+    _: KW_ONLY
+    on_ready: Callable[[InstanceId, bool], None]  # whether an instance is ready, before any subscriber learns of it
+    _subscribers: list[Callable[[InstanceId], None]] = field(default_factory=list)
+    _configs: dict[str, agent_pb2.CheckConfig] = field(default_factory=dict)  # by hash
+    _recorded: dict[GroupKey, set[str]] = field(default_factory=dict)  # why groups are blocked, as the event log has it
+    _pushing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def subscribe(self, subscriber: Callable[[InstanceId], None]) -> None:
         """It is called when the readiness of an instance may have changed."""
@@ -65,14 +59,14 @@ class Readiness:
     def assess(self, presence: Presence) -> None:
         """Post what the last report says about readiness, if it changed."""
         report = presence.report
-        instance = self._shard.instances.get(presence.id)
+        instance = self.shard.instances.get(presence.id)
         if report is None or instance is None or not presence.healthy:
             return
-        if self._vm_requests.is_being_read(instance):
+        if self.vm_requests.is_being_read(instance):
             return  # until then it is shown as the journal has it
-        resolved = self._vm_requests.resolve(instance)
+        resolved = self.vm_requests.resolve(instance)
         if not presence.wanted_hash and resolved is not None:
-            presence.wanted_hash = file_sets.set_hash(self._vm_requests.context, resolved, instance)
+            presence.wanted_hash = file_sets.set_hash(self.vm_requests.context, resolved, instance)
         knows_readiness = report.HasField("received_hash")
         problem = "" if report.received_hash else report.files_error
         if not knows_readiness and resolved is not None and resolved.checks:
@@ -91,12 +85,12 @@ class Readiness:
         if found == presence.readiness:
             return
         presence.readiness = found
-        self._shard.post(found)
-        self._on_ready(presence.id, found.ready)
+        self.shard.post(found)
+        self.on_ready(presence.id, found.ready)
         self._notify(presence.id)
 
     def disconnected(self, presence: Presence) -> None:
-        self._on_ready(presence.id, False)
+        self.on_ready(presence.id, False)
         self._notify(presence.id)
 
     def set_wanted(self, presence: Presence, wanted_hash: str) -> None:
@@ -118,7 +112,7 @@ class Readiness:
             return
         presence.blocked = problem
         self.assess(presence)
-        instance = self._shard.instances.get(presence.id)
+        instance = self.shard.instances.get(presence.id)
         if instance is None:
             return
         recorded = self._recorded.setdefault(instance.key, set())
@@ -126,21 +120,21 @@ class Readiness:
             recorded.add(problem)
             message = f"files cannot be rendered, instances keep what they have: {problem}"
             log.warning(message, extra={"group": str(instance.key), "instance": instance.id})
-            self._shard.event_log.record(instance.key, ReasonCode.BLOCKED, message, instance.id)
+            self.shard.event_log.record(instance.key, ReasonCode.BLOCKED, message, instance.id)
 
     def unblock(self, presence: Presence) -> None:
         if not presence.blocked:
             return
         presence.blocked = ""
         self.assess(presence)
-        instance = self._shard.instances.get(presence.id)
+        instance = self.shard.instances.get(presence.id)
         if instance is not None and not self.blocked(instance.key) and instance.key in self._recorded:
             del self._recorded[instance.key]
-            self._shard.event_log.record(instance.key, ReasonCode.RECOVERED, "files can be rendered again")
+            self.shard.event_log.record(instance.key, ReasonCode.RECOVERED, "files can be rendered again")
 
     def blocked(self, key: GroupKey) -> list[str]:
         """Why files of the group's instances cannot be rendered: each reason once."""
-        present = (self._agents.get(id) for id in self._shard.members(key))
+        present = (self.agents.get(id) for id in self.shard.members(key))
         reasons = dict.fromkeys(each.blocked for each in present if each is not None and each.blocked)
         return list(reasons)[:MAX_REASONS]
 
@@ -151,22 +145,22 @@ class Readiness:
 
     def why_not(self, instance: Instance) -> str:
         """Why a running instance is not ready; empty if it is."""
-        facts = self._shard.facts.get(instance.id)
+        facts = self.shard.facts.get(instance.id)
         if facts is not None and facts.vm.state in NOT_RUNNING:
             return f"its VM is {facts.vm.state.value}"
         if instance.suspect:
             return "its agent is unresponsive"
-        presence = self._agents.get(instance.id)
+        presence = self.agents.get(instance.id)
         connected = presence is not None and presence.healthy
         if presence is not None and connected and presence.readiness is not None:
             return readiness.explain(presence.readiness)
-        if instance.ready_at is not None and not self._agents.has_left(instance.id):
+        if instance.ready_at is not None and not self.agents.has_left(instance.id):
             return ""  # it has not reconnected to this leader yet
         return "its agent has not reported yet" if connected else "its agent is not connected"
 
     def checks(self, instance: Instance) -> list[operator_pb2.CheckStatus]:
-        resolved = self._vm_requests.resolve(instance)
-        presence = self._agents.get(instance.id)
+        resolved = self.vm_requests.resolve(instance)
+        presence = self.agents.get(instance.id)
         if resolved is None or presence is None or presence.report is None:
             return []
         results = {each.name: each for each in _results(resolved, presence.report)}
@@ -201,8 +195,8 @@ class Readiness:
 
     def _with_other_checks(self, presence: Presence) -> Resolved | None:
         """Its group, if it has other checks than the agent was sent."""
-        instance = self._shard.instances.get(presence.id)
-        resolved = self._vm_requests.resolve(instance) if instance is not None else None
+        instance = self.shard.instances.get(presence.id)
+        resolved = self.vm_requests.resolve(instance) if instance is not None else None
         known = presence.checks_sent
         if known is None:
             known = presence.report.checks_hash if presence.report is not None else ""
@@ -222,8 +216,8 @@ class Readiness:
 
     def update(self, key: GroupKey) -> None:
         """The files or checks of some of the group's instances may have changed."""
-        for id in self._shard.members(key):
-            presence = self._agents.get(id)
+        for id in self.shard.members(key):
+            presence = self.agents.get(id)
             if presence is None:
                 continue
             presence.wanted_hash = ""  # worked out again

@@ -7,7 +7,7 @@ only the revisions in its record are kept.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from nstance.config import revision_spec, storage_keys
 from nstance.config.resolve import Resolved
@@ -40,11 +40,6 @@ class RevisionStore:
         self._outdated: dict[Key, tuple[GroupKey, RevisionSpec]] = {}  # not stored while they were current
         self._wake = asyncio.Event()
         self.update()
-
-    @property
-    def unstored(self) -> Set[GroupKey]:
-        """Groups whose current revision is not in the bucket yet."""
-        return self._unstored
 
     def is_stored(self, key: GroupKey) -> bool:
         """Whether the current revision of the group may be rolled out."""
@@ -101,7 +96,7 @@ class RevisionStore:
         self._stored = found
         before = self._unstored
         self.update()
-        self._shard.inbox.look_again(before - self._unstored)
+        self._shard.inbox.look_again(sorted(before - self._unstored))
         for group in [group for group in found if group not in self._groups()]:
             await self._remove_old(group)
 

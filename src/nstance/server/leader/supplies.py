@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from nstance.clock import Clock
 from nstance.model.ids import GroupKey
 from nstance.objects.port import ObjectStore
 from nstance.providers.port import Instances, capabilities_of
@@ -27,22 +26,20 @@ class Supplies:
         active_config: ActiveConfig,
         earlier: EarlierRevisions,
         *,
-        clock: Clock,
         store: ObjectStore,
         cache: Cache | None,
     ) -> None:
         capabilities = capabilities_of(provider)
         self.images = Images(
             capabilities.images,
-            clock=clock,
             calls=calls,
             interval=lambda: active_config.shard_settings.image_refresh_interval,
             on_change=self._notify,
             cache=cache,
         )
-        self.subnets = Subnets(capabilities.subnet_capacity, calls=calls, clock=clock)
-        self.userdata = Userdata(clock=clock, on_change=self._notify, cache=cache)
-        self.agent = AgentDownload(store, clock=clock, on_change=self._notify)
+        self.subnets = Subnets(capabilities.subnet_capacity, calls)
+        self.userdata = Userdata(clock=calls.clock, on_change=self._notify, cache=cache)
+        self.agent = AgentDownload(store, clock=calls.clock, on_change=self._notify)
         self.uses_userdata = provider.traits.reads_userdata
         self._subscribers: list[Callable[[], None]] = []
         self._active_config = active_config

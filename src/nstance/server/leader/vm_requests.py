@@ -1,7 +1,7 @@
 """The requests to the provider for new VMs, made from the active configuration."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from nstance.config import resolve as resolving
 from nstance.config.resolve import Resolved
@@ -25,28 +25,21 @@ log = logging.getLogger(__name__)
 MAX_MISSING_VARIABLES = 1000  # that are reported in a term
 
 
+@dataclass(eq=False)
 class VmRequests:
     """Of one shard during one term."""
 
-    def __init__(
-        self,
-        active_config: ActiveConfig,
-        earlier: EarlierRevisions,
-        supplies: Supplies,
-        issuer: Issuer,
-        parts: ShardParts,
-        advertised: Advertised,
-    ) -> None:
-        self._active_config = active_config
-        self._earlier = earlier
-        self._supplies = supplies
-        self._issuer = issuer
-        self._event_log = parts.event_log
-        self._records = parts.state.group_records
-        self._advertised = advertised
-        self._missing: set[tuple[GroupKey, str]] = set()  # variables that were reported
+    active_config: ActiveConfig
+    earlier: EarlierRevisions
+    supplies: Supplies
+    issuer: Issuer
+    parts: ShardParts
+    advertised: Advertised
+    _missing: set[tuple[GroupKey, str]] = field(default_factory=set)  # variables that were reported
+
+    def __post_init__(self) -> None:
         self.context = self._make_context()
-        supplies.subscribe(self.refresh)
+        self.supplies.subscribe(self.refresh)
 
     def refresh(self, change: ConfigChange | None = None) -> None:
         """The configuration, an image or userdata changed."""
@@ -54,36 +47,36 @@ class VmRequests:
 
     def _make_context(self) -> RenderContext:
         return RenderContext(
-            settings=self._active_config.configuration.settings,
-            shard=self._active_config.shard,
-            ca_bundle=self._issuer.authority.bundle,
-            registration_addr=self._advertised.registration,
-            agent_addr=self._advertised.agent,
-            operator_addr=self._advertised.operator,
-            images=self._supplies.images.values(),
-            agent_urls=self._supplies.agent.urls(),
+            settings=self.active_config.configuration.settings,
+            shard=self.active_config.shard,
+            ca_bundle=self.issuer.authority.bundle,
+            registration_addr=self.advertised.registration,
+            agent_addr=self.advertised.agent,
+            operator_addr=self.advertised.operator,
+            images=self.supplies.images.values(),
+            agent_urls=self.supplies.agent.urls(),
         )
 
     def resolve(self, instance: Instance) -> Resolved | None:
         """The group of the instance as the revision that it was made from, with what an on-demand request asked for. None
         if the group is gone, or the revision is being read."""
         current = self._current(instance)
-        found = self._earlier.resolve(current, instance.infra_hash) if current is not None else None
+        found = self.earlier.resolve(current, instance.infra_hash) if current is not None else None
         return _add_request(found, instance) if found is not None else None
 
     def is_being_read(self, instance: Instance) -> bool:
         """Whether its revision is not known yet: then nothing can be said about its files and checks."""
         current = self._current(instance)
-        return current is not None and self._earlier.resolve(current, instance.infra_hash) is None
+        return current is not None and self.earlier.resolve(current, instance.infra_hash) is None
 
     def _current(self, instance: Instance) -> Resolved | None:
-        return self._active_config.configuration.groups.get(instance.key)
+        return self.active_config.configuration.groups.get(instance.key)
 
     def _to_create(self, instance: Instance) -> Resolved | None:
         """What its VM is made from. An intent of an earlier revision is carried out only while the rollout is held."""
         current = self._current(instance)
         desired = current.group if current is not None else None
-        if rollout.is_fallback(self._records.get(instance.key), desired, instance):
+        if rollout.is_fallback(self.parts.state.group_records.get(instance.key), desired, instance):
             if self.is_being_read(instance):
                 raise NotFetchedError("its revision was not read yet")
             return self.resolve(instance)
@@ -95,7 +88,7 @@ class VmRequests:
         if found is None:
             return instance
         if instance.nonce is None:
-            instance = replace(instance, nonce=self._issuer.new_nonce(found.group.registration_timeout))
+            instance = replace(instance, nonce=self.issuer.new_nonce(found.group.registration_timeout))
         try:
             return replace(instance, request_hash=rendering.request_hash(self._make(instance, found)))
         except RenderError as problem:
@@ -117,7 +110,7 @@ class VmRequests:
             self.context,
             found,
             instance,
-            nonce=self._issuer.token(instance),
+            nonce=self.issuer.token(instance),
             userdata=self._userdata_template(found),
             on_missing=lambda path: self.report_missing(instance.key, path),
         )
@@ -128,15 +121,15 @@ class VmRequests:
             self._missing.add((key, path))
             message = f"a template prints {path}, which is not set: it is rendered empty"
             log.warning(message, extra={"group": str(key)})
-            self._event_log.record(key, ReasonCode.CONFIG, message)
+            self.parts.event_log.record(key, ReasonCode.CONFIG, message)
 
     def _userdata_template(self, resolved: Resolved) -> bytes | None:
         spec = resolved.userdata
-        if spec is None or not self._supplies.uses_userdata:
+        if spec is None or not self.supplies.uses_userdata:
             return None
         if spec.source == "inline":
             return spec.content.encode()
-        fetched = self._supplies.userdata.text(spec.content)
+        fetched = self.supplies.userdata.text(spec.content)
         if fetched is None:
             raise NotFetchedError(f"userdata was not fetched yet from {http_fetch.without_secrets(spec.content)}")
         return fetched

@@ -103,17 +103,11 @@ class ConnectedAgents:
                 self._post(ev.AgentLost(presence.id))
 
     def nudge(self, ids: Iterable[InstanceId] | None = None) -> None:
-        """The files of these instances may have changed; None: of all."""
+        """The files of these instances, and the keys that they need, may have changed; None: of all."""
         for id in list(self._present) if ids is None else ids:
             presence = self._present.get(id)
             if presence is not None:
                 presence.changed.set()
-
-    def ask_keys(self, ids: Iterable[InstanceId] | None = None) -> None:
-        """The keys that these instances need may have changed; None: of all."""
-        for id in list(self._present) if ids is None else ids:
-            presence = self._present.get(id)
-            if presence is not None:
                 presence.keys_changed.set()
 
     def drop(self, id: InstanceId) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from nstance.model.decision import Reason
 from nstance.model.ids import GroupKey, InstanceId, TenantId
@@ -27,25 +27,18 @@ Observer = Callable[[Committed], None]
 SlotObserver = Callable[[slots.Slot], None]
 
 
+@dataclass(eq=False)
 class Commits:
     """Of one shard during one term."""
 
-    def __init__(
-        self,
-        writer: journal_writer.Writer,
-        *,
-        epoch: int,
-        on_failure: Callable[[str, Exception], None],
-        on_commit: Callable[[slots.Entry], None] = lambda entry: None,
-    ) -> None:
-        """`on_failure`: an observer raised. `on_commit`: an entry is queued for the journal."""
-        self._writer = writer
-        self._epoch = epoch
-        self._on_failure = on_failure
-        self._on_commit = on_commit
-        self._entries = 0
-        self._observers: list[Observer] = []
-        self._slot_observers: list[SlotObserver] = []
+    writer: journal_writer.Writer
+    _: KW_ONLY
+    epoch: int
+    on_failure: Callable[[str, Exception], None]  # an observer raised
+    on_commit: Callable[[slots.Entry], None] = lambda entry: None  # an entry is queued for the journal
+    _entries: int = 0
+    _observers: list[Observer] = field(default_factory=list)
+    _slot_observers: list[SlotObserver] = field(default_factory=list)
 
     def subscribe(self, *observers: Observer) -> None:
         self._observers += observers
@@ -69,18 +62,18 @@ class Commits:
     ) -> "asyncio.Future[None]":
         """Queue an entry for the journal; the future is done when it is durable."""
         self._entries += 1
-        id = f"{self._epoch}-{self._entries}"
+        id = f"{self.epoch}-{self._entries}"
         entry = slots.Entry(id=id, reason=reason, changes=changes, groups=groups, drainers=drainers or {})
-        self._on_commit(entry)
-        return self._writer.commit(entry)
+        self.on_commit(entry)
+        return self.writer.commit(entry)
 
     def barrier(self) -> "asyncio.Future[None] | None":
         """Done when all that was queued so far is durable; None if it is."""
-        return self._writer.barrier()
+        return self.writer.barrier()
 
     def notify(self, committed: Committed) -> None:
         for observe in self._observers:
             try:
                 observe(committed)
             except Exception as problem:
-                self._on_failure("observe a decision", problem)
+                self.on_failure("observe a decision", problem)

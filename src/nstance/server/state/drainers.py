@@ -9,31 +9,27 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from nstance.clock import Clock
 from nstance.model.ids import TenantId
 
 
+@dataclass(eq=False)
 class Drainers:
     """Of one shard during one term."""
 
-    def __init__(
-        self,
-        known: Iterable[TenantId],
-        *,
-        clock: Clock,
-        lease: Callable[[], float],
-        record: Callable[[TenantId, bool], None],
-    ) -> None:
-        """`known`: tenants that had a drainer when the last term ended. `record` writes to the journal whether a tenant
-        has a drainer."""
-        self._clock = clock
-        self._lease = lease
-        self._record = record
-        self._open: Counter[TenantId] = Counter()  # drain watches
-        self._last_seen: dict[TenantId, float] = dict.fromkeys(known, clock.steady())
-        self._timers: dict[TenantId, asyncio.TimerHandle] = {}
-        self._closed = False
+    known: InitVar[Iterable[TenantId]]  # tenants that had a drainer when the last term ended
+    _: KW_ONLY
+    clock: Clock
+    lease: Callable[[], float]
+    record: Callable[[TenantId, bool], None]  # writes to the journal whether a tenant has a drainer
+    _open: Counter[TenantId] = field(default_factory=Counter)  # drain watches
+    _timers: dict[TenantId, asyncio.TimerHandle] = field(default_factory=dict)
+    _closed: bool = False
+
+    def __post_init__(self, known: Iterable[TenantId]) -> None:
+        self._last_seen = dict.fromkeys(known, self.clock.steady())
 
     def start(self) -> None:
         """Start the leases of those that have not reconnected."""
@@ -48,22 +44,22 @@ class Drainers:
 
     def last_seen(self, tenant: TenantId) -> float | None:
         """Steady time; None if the tenant has no drainer."""
-        return self._clock.steady() if self._open[tenant] else self._last_seen.get(tenant)
+        return self.clock.steady() if self._open[tenant] else self._last_seen.get(tenant)
 
     @contextmanager
     def watching(self, tenant: TenantId) -> Iterator[None]:
         """While a drainer of the tenant watches."""
         if tenant not in self._last_seen:
-            self._record(tenant, True)
+            self.record(tenant, True)
         if (timer := self._timers.pop(tenant, None)) is not None:
             timer.cancel()
         self._open[tenant] += 1
-        self._last_seen[tenant] = self._clock.steady()
+        self._last_seen[tenant] = self.clock.steady()
         try:
             yield
         finally:
             self._open[tenant] -= 1
-            self._last_seen[tenant] = self._clock.steady()
+            self._last_seen[tenant] = self.clock.steady()
             if not self._open[tenant]:
                 self._start_lease(tenant)
 
@@ -71,8 +67,8 @@ class Drainers:
         """The tenant's last drainer disconnected: its lease runs."""
         if not self._closed:
             loop = asyncio.get_running_loop()
-            self._timers[tenant] = loop.call_later(self._lease(), self._expire, tenant)
+            self._timers[tenant] = loop.call_later(self.lease(), self._expire, tenant)
 
     def _expire(self, tenant: TenantId) -> None:
         del self._timers[tenant], self._last_seen[tenant]
-        self._record(tenant, False)
+        self.record(tenant, False)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from nstance.clock import Clock
-from nstance.objects import compaction, errors, journal, slots
+from nstance.objects import errors, journal, slots
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Follower:
 
     def _is_old(self) -> bool:
         """Slots after this copy may have been removed since, and a slot that is missing reads like the journal's end."""
-        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2
+        return self._clock.boot() - self._read_at > self._journal.limits.keep_seconds / 2
 
     async def run(self, *, leading: Callable[[], bool]) -> None:
         """Read along while another server leads. Until cancelled."""

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from nstance.core import held_groups
-from nstance.core.decide import decide
+from nstance.core.decide import decide, is_held
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.decision import Decision, ReasonCode, Rejection, Trend, View
@@ -112,7 +111,7 @@ class Shard:
         return sorted(
             key
             for key, record in self.group_records.items()
-            if record.dynamic and key not in self._group_deletions and held_groups.is_held(self._view(key), record)
+            if record.dynamic and key not in self._group_deletions and is_held(self._view(key), record)
         )
 
     def plan(

@@ -26,11 +26,9 @@ class AgentDownload:
         source = Source(
             fetch=self._sign,
             error=errors.StorageError,
-            load=_load_none,
-            save=lambda key, url: None,
             fields=lambda key: {"kind": "agent", "object": key},
             interval=lambda: REFRESH_SECONDS,
-            retry_delay=lambda failures: RETRY.delay(failures),
+            retry_delay=RETRY.delay,
             log_level=logging.DEBUG,
         )
         self._urls = RefreshedValues(source, clock=clock, on_change=on_change)
@@ -51,7 +49,3 @@ class AgentDownload:
 
     async def _sign(self, key: str, known: str | None) -> str:
         return await sign_url(self._store, Key(key), seconds=LIFETIME_SECONDS)
-
-
-async def _load_none(key: str) -> str | None:
-    return None

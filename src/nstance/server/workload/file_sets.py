@@ -6,10 +6,11 @@ made holds back all of them; the error names it.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nstance.authority import certlog
@@ -121,48 +122,41 @@ class FileSets:
     ) -> FileSet:
         """Raises FileSetError. `issued`: by file name, updated here. `spend` is called before something is written to
         storage, and may raise."""
+        values = rendering.data(context, resolved, instance)
+        with self._counting():
+            files: dict[str, bytes] = {}
+            certificates: dict[str, IssuedCertificate] = {}
+            for name, spec in resolved.files.items():
+                try:
+                    if isinstance(spec, CertificateFile):
+                        request = rendering.workload(resolved.certificates[spec.template], values)
+                        certificates[name] = self._certificate(request, public_keys[_key_name(spec)], issued.get(name))
+                        files[name] = certificates[name].certificate.pem.encode()
+                    else:
+                        files[name] = await self._content(spec, values, context)
+                except (*_NOT_FOUND, *_PERMANENT, *_TRANSIENT) as error:
+                    retryable = isinstance(error, _NOT_FOUND) or not isinstance(error, _PERMANENT)
+                    raise FileSetError(f"{name}: {error}", retryable=retryable) from error
+                if len(files[name]) > MAX_FILE_BYTES:
+                    raise FileSetError(
+                        f"{name}: expected at most {MAX_FILE_BYTES} bytes, found {len(files[name])}", retryable=False
+                    )
+            new = {name: made for name, made in certificates.items() if made is not issued.get(name)}
+            if new:
+                spend()
+                await self._log([certlog.Logged(name, made.certificate) for name, made in new.items()], instance)
+                issued.update(new)  # not before: a remembered certificate is handed out without a log entry
+            renew_at = min((made.renew_at for made in certificates.values()), default=None)
+            return FileSet(set_hash(context, resolved, instance), files, renew_at, tuple(values.missing))
+
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[None]:
         try:
-            made = await self._make(context, resolved, instance, public_keys, issued, spend)
+            yield
         except FileSetError:
             self.on_made(False)
             raise
         self.on_made(True)
-        return made
-
-    async def _make(
-        self,
-        context: RenderContext,
-        resolved: Resolved,
-        instance: Instance,
-        public_keys: Mapping[str, bytes],
-        issued: dict[str, IssuedCertificate],
-        spend: Callable[[], None],
-    ) -> FileSet:
-        values = rendering.data(context, resolved, instance)
-        files: dict[str, bytes] = {}
-        certificates: dict[str, IssuedCertificate] = {}
-        for name, spec in resolved.files.items():
-            try:
-                if isinstance(spec, CertificateFile):
-                    request = rendering.workload(resolved.certificates[spec.template], values)
-                    certificates[name] = self._certificate(request, public_keys[_key_name(spec)], issued.get(name))
-                    files[name] = certificates[name].certificate.pem.encode()
-                else:
-                    files[name] = await self._content(spec, values, context)
-            except (*_NOT_FOUND, *_PERMANENT, *_TRANSIENT) as error:
-                retryable = isinstance(error, _NOT_FOUND) or not isinstance(error, _PERMANENT)
-                raise FileSetError(f"{name}: {error}", retryable=retryable) from error
-            if len(files[name]) > MAX_FILE_BYTES:
-                raise FileSetError(
-                    f"{name}: expected at most {MAX_FILE_BYTES} bytes, found {len(files[name])}", retryable=False
-                )
-        new = {name: made for name, made in certificates.items() if made is not issued.get(name)}
-        if new:
-            spend()
-            await self._log([certlog.Logged(name, made.certificate) for name, made in new.items()], instance)
-            issued.update(new)  # not before: a remembered certificate is handed out without a log entry
-        renew_at = min((made.renew_at for made in certificates.values()), default=None)
-        return FileSet(set_hash(context, resolved, instance), files, renew_at, tuple(values.missing))
 
     async def has_new_content(
         self, context: RenderContext, resolved: Resolved, instance: Instance, digests: dict[str, str]
@@ -215,13 +209,7 @@ class FileSets:
     async def _log(self, batch: list[certlog.Logged], instance: Instance) -> None:
         try:
             await certlog.write(
-                self.store,
-                batch,
-                shard=self.shard,
-                tenant=instance.tenant,
-                instance=instance.id,
-                now=self.clock.wall(),
-                rng=self.rng,
+                self.store, batch, shard=self.shard, instance=instance, now=self.clock.wall(), rng=self.rng
             )
         except (storage.StorageError, TimeoutError) as error:
             raise FileSetError(

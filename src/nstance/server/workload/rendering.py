@@ -241,6 +241,8 @@ def texts(value: object) -> Iterator[str]:
         case list() | tuple():
             for each in value:
                 yield from texts(each)
+        case _:
+            pass
 
 
 def render_value(value: object, values: Mapping[str, object], what: str) -> object:

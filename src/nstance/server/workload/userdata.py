@@ -30,7 +30,7 @@ class Userdata:
             save=self._save,
             fields=lambda url: {"kind": "userdata", "url": http_fetch.without_secrets(url)},
             interval=lambda: REFRESH_SECONDS,
-            retry_delay=lambda failures: RETRY.delay(failures),
+            retry_delay=RETRY.delay,
         )
         self._pages = RefreshedValues(source, clock=clock, on_change=on_change)
 

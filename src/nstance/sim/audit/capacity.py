@@ -19,7 +19,7 @@ from nstance.providers import errors, memory_offers, port
 if TYPE_CHECKING:
     from nstance.sim.world import World
 
-OURS = frozenset({CapacityScope.SUBNET, CapacityScope.QUOTA})  # where the end of a VM makes room
+OURS = frozenset({CapacityScope.SUBNET, CapacityScope.QUOTA, CapacityScope.HOST})  # where the end of a VM makes room
 
 
 @dataclass(slots=True)
@@ -40,9 +40,9 @@ class Refusal:
                 return bool(offer.market) and offer.market == self.offer.market
             case CapacityScope.INSTANCE_TYPE:
                 return bool(offer.instance_type) and offer.instance_type == self.offer.instance_type
-            case CapacityScope.SUBNET | CapacityScope.ZONE:
+            case CapacityScope.SUBNET:
                 return bool(offer.subnet) and offer.subnet == self.offer.subnet
-            case CapacityScope.OFFER:
+            case CapacityScope.OFFER | CapacityScope.HOST:
                 return all(offer) and offer == self.offer
 
 

@@ -1,11 +1,11 @@
 """Checks rollouts: their limits, order, pauses, halts and rollbacks, and which VMs receive requests.
 
-R1 no more VMs than the size and `max_surge` allow, not counting involuntary work; R2 voluntary work never leaves fewer
+R1 no more VMs than the size and `max_surge` allow, not counting involuntary work; R2 rotation and expiry never leave fewer
 ready instances than `max_unavailable` allows, and an instance leaves only for a replacement that is ready; R3 a halted or
-paused rollout does not continue, and a rollout keeps its order and its canaries; R4 a rollback leads to the last complete
-revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files of its own revision,
-if that is stored; R7 while a rollout is held, instances are made from an earlier revision that is stored, apart from
-canaries. An instance counts as ready if its agent has reported so to the leader that decided.
+paused rollout does not continue, and rotation and expiry keep the order and the canaries; R4 a rollback leads to the last
+complete revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files and checks of
+its own revision, if that is stored; R7 while a rollout is held, instances are made from an earlier revision that is
+stored, apart from canaries. An instance counts as ready if its agent has reported so to the leader that decided.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,12 +19,13 @@ from nstance.model.instance import CAPACITY, ENDED, Cause, Instance, Put, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from nstance.objects import slots
 from nstance.sim.agent_port import AgentPort
-from nstance.sim.desired_groups import SHARD
+from nstance.sim.desired_groups import SHARD, check_name
+from nstance.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
 
-VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.PREFERENCE})
+LIMITED = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.FORCED_EXPIRY, Cause.PREFERENCE})
 HELD = frozenset({Outcome.PAUSED, Outcome.HALTED})
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 REPORT_SECONDS = 1.5  # for which an agent's report may be on its way
@@ -82,8 +83,8 @@ class RolloutAuditor:
                 continue
             mine = [i for i in changed if i.key == key]
             created = [i for i in mine if i.id not in before and i.state is State.PENDING]  # not adopted ones
-            leaving = [i for i in mine if i.state in LEAVING and i.cause in VOLUNTARY and _counts(before, i.id)]
-            begun = [i for i in created if _is_voluntary(i, after)]
+            leaving = [i for i in mine if i.state in LEAVING and i.cause in LIMITED and _counts(before, i.id)]
+            begun = [i for i in created if _is_limited(i, after)]
             limit = desired.size + (desired.max_surge or (0 if desired.max_unavailable else 1))
             # What is under way was begun within older limits.
             self._limits[key] = max(limit, self._limits.get(key, 0) if _is_busy(key, before) else 0)
@@ -93,17 +94,20 @@ class RolloutAuditor:
                 self._check_surge(after, desired, self._limits[key])
             for old in leaving:
                 self._check_unavailable(old, after, _replacements(known, old.id), view, desired)
-            self._check_fallback(old_groups.get(key), [i for i in created if i not in begun], after, desired)
-            if begun or leaving:
-                self._check_held(key, old_groups.get(key), begun, leaving)
+            # Forced expiry waits for the limits only, and goes on while a rollout is held.
+            unforced = [i for i in begun if i.replaces_for is not Cause.FORCED_EXPIRY]
+            self._check_fallback(old_groups.get(key), [i for i in created if i not in unforced], after, desired)
+            leaving_unforced = [i for i in leaving if i.cause is not Cause.FORCED_EXPIRY]
+            if unforced or leaving_unforced:
+                self._check_held(key, old_groups.get(key), unforced, leaving_unforced)
             if steps := _ids((*begun, *(i for i in leaving if not _replacements(known, i.id)))):
                 self._check_order(before, after, view, desired, steps)
 
     def _check_surge(self, after: Records, desired: Group, limit: int) -> None:
         """R1"""
         existing = [i for i in after.values() if i.key == desired.key and not i.on_demand and i.state not in ENDED]
-        involuntary = sum(i.state in LEAVING and i.cause not in VOLUNTARY for i in existing)
-        involuntary += sum(_has_predecessor(i, after) and not _is_voluntary(i, after) for i in existing)
+        involuntary = sum(i.state in LEAVING and i.cause not in LIMITED for i in existing)
+        involuntary += sum(_has_predecessor(i, after) and not _is_limited(i, after) for i in existing)
         if len(existing) - involuntary > limit:
             self._report("R1", f"{desired.key} has {len(existing)} VMs, {involuntary} involuntary, limit {limit}")
 
@@ -171,7 +175,7 @@ class RolloutAuditor:
         if desired.order is UpdateOrder.SERIAL:
             if len(steps) > 1:
                 self._report("R3", f"{desired.key} takes {len(steps)} steps at once")
-            if busy := [i.id for i in members if i.state in LEAVING and i.cause in VOLUNTARY and i.id not in steps]:
+            if busy := [i.id for i in members if i.state in LEAVING and i.cause in LIMITED and i.id not in steps]:
                 self._report("R3", f"{desired.key} takes a step while {busy[0]} is not gone")
             for i in current:
                 since = view.ready_since.get(i.id)
@@ -209,17 +213,24 @@ class RolloutAuditor:
 
     def check_files(self, id: InstanceId, contents: Mapping[str, bytes], port: AgentPort) -> None:
         """R6: a leader sends files to an instance."""
+        self._check_generation(id, port, "files", contents.get("generation", b"").decode())
+
+    def check_checks(self, id: InstanceId, checks: agent_pb2.CheckConfig, port: AgentPort) -> None:
+        """R6: a leader sends checks to an agent."""
+        for check in checks.checks:
+            self._check_generation(id, port, "checks", check.name.removeprefix(check_name("")))
+
+    def _check_generation(self, id: InstanceId, port: AgentPort, what: str, found: str) -> None:
         instance = port.lead.shard.instances.get(id)
         current = port.lead.shard.desired_groups.get(instance.key) if instance is not None else None
         if instance is None or current is None:
             return
         # The groups of a forecast have files of their own, and no generations.
         wanted = self._generations.get((instance.key, instance.infra_hash))
-        found = contents.get("generation", b"").decode()
         if wanted is not None and found != str(wanted) and self._is_stored(instance.key, instance.infra_hash):
-            self._report("R6", f"{id} of generation {wanted} receives files of generation {found}")
-        if instance.infra_hash != current.infra_hash:
-            self._world.count("files sent to an instance of an earlier revision")
+            self._report("R6", f"{id} of generation {wanted} receives {what} of generation {found}")
+        is_earlier = instance.infra_hash != current.infra_hash
+        self._world.count(f"{what} sent to an instance{' of an earlier revision' if is_earlier else ''}")
 
     def _report(self, rule: str, text: str) -> None:
         self._world.violation(f"{rule}: {text}")
@@ -238,9 +249,9 @@ def _counts(records: Records, id: InstanceId) -> bool:
 
 
 def _is_busy(key: GroupKey, records: Records) -> bool:
-    """Voluntary work is under way."""
+    """Work within the limits is under way."""
     mine = [i for i in records.values() if i.key == key]
-    return any((i.state in LEAVING and i.cause in VOLUNTARY) or _is_voluntary(i, records) for i in mine)
+    return any((i.state in LEAVING and i.cause in LIMITED) or _is_limited(i, records) for i in mine)
 
 
 def _has_predecessor(instance: Instance, after: Records) -> bool:
@@ -248,9 +259,9 @@ def _has_predecessor(instance: Instance, after: Records) -> bool:
     return instance.counts and instance.replaces is not None and _counts(after, instance.replaces)
 
 
-def _is_voluntary(instance: Instance, after: Records) -> bool:
+def _is_limited(instance: Instance, after: Records) -> bool:
     """As far as records tell: a hint and a notice of the provider's look alike, so those are excused."""
-    return _has_predecessor(instance, after) and instance.replaces_for in VOLUNTARY
+    return _has_predecessor(instance, after) and instance.replaces_for in LIMITED
 
 
 def _replacements(after: Records, id: InstanceId) -> list[Instance]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nstance.sim.desired_groups import COLLECT_EVERY, DesiredGroup, DesiredGroups
+from nstance.sim.desired_groups import COLLECT_EVERY, FORCED_AGE, UNHEALTHY_AFTER, DesiredGroup, DesiredGroups
 from nstance.sim.setup import Aim, Setup
 
 # Weight of each fault where it is on. The names are methods of `nemesis.Nemesis`.
@@ -84,15 +84,36 @@ THEMES: Mapping[str, Theme] = {
     "cloud": Theme((*_CLOUD, "plant_orphan", "plant_double", "plant_stranger", "resign", "scale")),
     "people": Theme((*_PEOPLE, "resign", "stop", "brown_storage"), ("create", "drain", "replacement", "registration")),
 }
-OFFERS_SHARE = 0.3  # of all seeds
+OFFERS_SHARE, CHECKS_SHARE, EXPIRY_SHARE = 0.3, 0.3, 0.2  # of all seeds
 _EVERYTHING_WEIGHT = 4  # how many times more often than one of the others
 
 
 def draw(seed: int, *, servers: int | None = None) -> Setup:
     """The setup of a seed."""
     setup = _draw(seed, servers)
-    r = random.Random(f"offers-{seed}")  # of its own: seeds without this keep their schedules
-    return _draw_offers(r, setup) if r.random() < OFFERS_SHARE else setup
+    # Random numbers of their own: seeds without these keep their schedules.
+    r = random.Random(f"offers-{seed}")
+    setup = _draw_offers(r, setup) if r.random() < OFFERS_SHARE else setup
+    r = random.Random(f"checks-{seed}")
+    setup = _draw_checks(r, setup) if r.random() < CHECKS_SHARE else setup
+    r = random.Random(f"expiry-{seed}")
+    return _draw_expiry(r, setup) if r.random() < EXPIRY_SHARE else setup
+
+
+def _draw_checks(r: random.Random, setup: Setup) -> Setup:
+    """All groups have checks, so that they keep them for the whole run."""
+    unhealthy_after = r.choice((0.0, 0.0, UNHEALTHY_AFTER))
+    groups = {
+        name: replace(group, checks=1.0, unhealthy_after=unhealthy_after)
+        for name, group in setup.desired_groups.groups.items()
+    }
+    return replace(setup, desired_groups=replace(setup.desired_groups, groups=groups))
+
+
+def _draw_expiry(r: random.Random, setup: Setup) -> Setup:
+    """Instances become too old while other things happen to them."""
+    eligible, forced = r.choice(((None, 15.0), (None, 25.0), (8.0, FORCED_AGE), (12.0, 25.0)))
+    return replace(setup, desired_groups=replace(setup.desired_groups, eligible_age=eligible, forced_age=forced))
 
 
 def _draw_offers(r: random.Random, setup: Setup) -> Setup:

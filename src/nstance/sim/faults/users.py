@@ -48,8 +48,10 @@ class UserFaults(FaultGroup):
         self._change(generation=generation)
 
     def change_files(self) -> None:
-        """All instances of a group receive new files at once, and none is ready until it has them."""
-        self._change(files=self.r.randrange(1000))
+        """All instances of a group receive new files at once, and new checks if it has any: none is ready until then."""
+        files = self.r.randrange(1000)
+        has_checks = any(group.checks for group in self.world.desired_groups.groups.values())
+        self._change(files=files, **({"checks": self.r.choice((1.0, 2.0, 3.0))} if has_checks else {}))
 
     def change_limits(self) -> None:
         self._change(**draw_limits(self.r))
@@ -74,9 +76,9 @@ class UserFaults(FaultGroup):
 
     def _steer(self, act: Callable[[OperatorPort, GroupKey], Coroutine[Any, Any, None]]) -> bool:
         server = self.world.leader()
-        if server is None or server.office is None:
+        if server is None or server.operator_port is None:
             return False
-        server.spawn(act(server.office, group_key(self.pick_group())))
+        server.spawn(act(server.operator_port, group_key(self.pick_group())))
         return True
 
     # ---- requests

@@ -77,7 +77,6 @@ def routes(context: ApiContext) -> list[Route]:
             reply={"type": "object"},
             tag="session",
             is_public=True,
-            is_partial=False,
         )
     )
     return found

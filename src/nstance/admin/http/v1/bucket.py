@@ -16,7 +16,7 @@ from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.fields import field
 from nstance.admin.http.v1.replies import Shards, answer
-from nstance.admin.http.v1.routing import Call, Route
+from nstance.admin.http.v1.routing import Call, RouteGroup, route
 from nstance.admin.options import Target
 from nstance.model.ids import ShardId
 from nstance.model.roles import Role
@@ -27,50 +27,12 @@ NO_STORAGE = "this server was started without storage: give `nstance-admin serve
 ONE_SHARD = {"shard": field(fields.NAME, "The shard.", required=True)}
 
 
-class BucketRoutes:
+class BucketRoutes(RouteGroup):
+    tag = "bucket"
+
     def __init__(self, shards: Shards, target: Target | None) -> None:
         self._shards = shards
         self._target = target
-
-    def routes(self) -> list[Route]:
-        return [
-            Route(
-                method="GET",
-                path="/v1/cluster/config",
-                handler=self.config,
-                summary="A shard's config.jsonc as it is in the bucket.",
-                query=ONE_SHARD,
-                reply=ref("StoredConfig"),
-                role=Role.ADMIN,  # it has the groups of all tenants
-                tag="bucket",
-                is_partial=False,
-            ),
-            Route(
-                method="GET",
-                path="/v1/cluster/journal",
-                handler=self.journal,
-                summary="Slots of a shard's journal: the newest ones, or from one on.",
-                query={
-                    **ONE_SHARD,
-                    "from": field(fields.SLOT, "Start at this slot."),
-                    "limit": field(fields.PAGE_SIZE, "At most so many."),
-                },
-                reply=record_schema({"slots": list_schema(ref("Slot"))}),
-                role=Role.ADMIN,  # it has the instances of all tenants
-                tag="bucket",
-                is_partial=False,
-            ),
-            Route(
-                method="GET",
-                path="/v1/cluster/ca",
-                handler=self.ca,
-                summary="The CA certificates.",
-                reply=TEXT,
-                media=(PEM,),
-                tag="bucket",
-                is_partial=False,
-            ),
-        ]
 
     async def stored_config(self, shard: ShardId) -> bytes:
         """Raises ProblemError."""
@@ -84,11 +46,31 @@ class BucketRoutes:
             raise ProblemError(501, NO_STORAGE)
         return self._target
 
+    @route(
+        "GET",
+        "/v1/cluster/config",
+        "A shard's config.jsonc as it is in the bucket.",
+        query=ONE_SHARD,
+        reply=ref("StoredConfig"),
+        role=Role.ADMIN,
+    )
     async def config(self, call: Call) -> web.Response:
         shard = self._shards.one(call.query["shard"]).shard
         body = await self.stored_config(shard)
         return answer(call, {"shard": shard, "config": body.decode("utf-8", "replace")})
 
+    @route(
+        "GET",
+        "/v1/cluster/journal",
+        "Slots of a shard's journal: the newest ones, or from one on.",
+        query={
+            **ONE_SHARD,
+            "from": field(fields.SLOT, "Start at this slot."),
+            "limit": field(fields.PAGE_SIZE, "At most so many."),
+        },
+        reply=record_schema({"slots": list_schema(ref("Slot"))}),
+        role=Role.ADMIN,
+    )
     async def journal(self, call: Call) -> web.Response:
         shard = self._shards.one(call.query["shard"]).shard
         printer = journal_printer.Printer("json")
@@ -97,6 +79,7 @@ class BucketRoutes:
         async with contextlib.aclosing(found):
             return answer(call, {"slots": [json.loads(printer.text(slot)) async for slot in found]})
 
+    @route("GET", "/v1/cluster/ca", "The CA certificates.", reply=TEXT, media=(PEM,))
     async def ca(self, call: Call) -> web.Response:
         body = await authority.bundle(self._required())
         return web.Response(body=body, headers={**access.HEADERS, "Content-Type": PEM})

@@ -12,7 +12,7 @@ from nstance.admin.http.stream import Streams
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
-from nstance.admin.http.v1.routing import SHARD, Call, Route
+from nstance.admin.http.v1.routing import SHARD, Call, RouteGroup, route
 from nstance.admin.shard import fanout, history, records
 from nstance.admin.shard.history import EventQuery
 
@@ -30,35 +30,21 @@ FILTERS: Fields = {
 }
 
 
-class EventRoutes:
+class EventRoutes(RouteGroup):
+    tag = "events"
+
     def __init__(self, shards: Shards, streams: Streams) -> None:
         self._shards = shards
         self._streams = streams
 
-    def routes(self) -> list[Route]:
-        return [
-            Route(
-                method="GET",
-                path="/v1/events",
-                handler=self.events,
-                summary="What happened and why, oldest first. As text/event-stream it continues with new events.",
-                query=FILTERS,
-                reply=schemas.with_errors({"events": list_schema(ref("Event")), "next": TEXT}),
-                media=("application/json", STREAM, LINES),
-                tag="events",
-            ),
-            Route(
-                method="GET",
-                path="/v1/watch",
-                handler=self.watch,
-                summary="The whole fleet as server-sent events: `snapshot`, then `change`.",
-                reply=TEXT,
-                media=(STREAM,),
-                tag="events",
-                is_partial=False,
-            ),
-        ]
-
+    @route(
+        "GET",
+        "/v1/events",
+        "What happened and why, oldest first. As text/event-stream it continues with new events.",
+        query=FILTERS,
+        reply=schemas.with_errors({"events": list_schema(ref("Event")), "next": TEXT}),
+        media=("application/json", STREAM, LINES),
+    )
     async def events(self, call: Call) -> web.StreamResponse:
         query = EventQuery(
             group=call.query.get("group", ""),
@@ -90,6 +76,13 @@ class EventRoutes:
             return _download(found)
         return answer(call, {"events": found, "next": format_positions(positions)}, answers)
 
+    @route(
+        "GET",
+        "/v1/watch",
+        "The whole fleet as server-sent events: `snapshot`, then `change`.",
+        reply=TEXT,
+        media=(STREAM,),
+    )
     async def watch(self, call: Call) -> web.StreamResponse:
         return await self._streams.serve_fleet(call.request)
 

@@ -10,7 +10,7 @@ from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.bucket import BucketRoutes
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
-from nstance.admin.http.v1.routing import Call, Route
+from nstance.admin.http.v1.routing import Call, RouteGroup, route
 
 DEFAULT_HOURS = 2.0
 MAX_AGENTS = 20_000
@@ -21,60 +21,34 @@ NEW: Fields = {
     "agents": field(fields.COUNT, "Scale the groups to so many instances in total; default: as many as desired now."),
     "all_spot": field(fields.FLAG, "spot-storm: as if every VM were a spot VM."),
 }
+ONE = "/v1/forecasts/{forecast}"
 
 
-class ForecastRoutes:
+class ForecastRoutes(RouteGroup):
+    tag = "forecasts"
+
     def __init__(self, shards: Shards, fleet: Fleet, bucket: BucketRoutes, forecasts: Forecasts) -> None:
         self._shards = shards
         self._fleet = fleet
         self._bucket = bucket
         self._forecasts = forecasts
 
-    def routes(self) -> list[Route]:
-        one = "/v1/forecasts/{forecast}"
-        return [
-            Route(
-                method="GET",
-                path="/v1/forecasts",
-                handler=self.list,
-                summary="The latest forecasts, newest first, without their points.",
-                reply=record_schema({"forecasts": list_schema(ref("Forecast"))}),
-                tag="forecasts",
-                is_partial=False,
-            ),
-            Route(
-                method="POST",
-                path="/v1/forecasts",
-                handler=self.start,
-                summary="Play a scenario in the background. Nothing of the shard is called or changed.",
-                body=NEW,
-                reply=ref("Forecast"),
-                tag="forecasts",
-                is_partial=False,
-            ),
-            Route(
-                method="GET",
-                path=one,
-                handler=self.show,
-                summary="A forecast with its points.",
-                reply=ref("Forecast"),
-                tag="forecasts",
-                is_partial=False,
-            ),
-            Route(
-                method="DELETE",
-                path=one,
-                handler=self.cancel,
-                summary="Cancel a forecast that is running.",
-                reply=ref("Forecast"),
-                tag="forecasts",
-                is_partial=False,
-            ),
-        ]
-
+    @route(
+        "GET",
+        "/v1/forecasts",
+        "The latest forecasts, newest first, without their points.",
+        reply=record_schema({"forecasts": list_schema(ref("Forecast"))}),
+    )
     async def list(self, call: Call) -> web.Response:
         return answer(call, {"forecasts": self._forecasts.list()})
 
+    @route(
+        "POST",
+        "/v1/forecasts",
+        "Play a scenario in the background. Nothing of the shard is called or changed.",
+        body=NEW,
+        reply=ref("Forecast"),
+    )
     async def start(self, call: Call) -> web.Response:
         shard = self._shards.one(call.body["shard"]).shard
         desired = sum(group["size"] for group in self._fleet.feeds[shard].groups.values())
@@ -94,12 +68,14 @@ class ForecastRoutes:
         except BusyError as busy:
             raise ProblemError(409, str(busy)) from None
 
+    @route("GET", ONE, "A forecast with its points.", reply=ref("Forecast"))
     async def show(self, call: Call) -> web.Response:
         found = self._forecasts.get(call.path["forecast"])
         if found is None:
             raise _no_forecast()
         return answer(call, found)
 
+    @route("DELETE", ONE, "Cancel a forecast that is running.", reply=ref("Forecast"))
     async def cancel(self, call: Call) -> web.Response:
         found = await self._forecasts.cancel(call.path["forecast"])
         if found is None:

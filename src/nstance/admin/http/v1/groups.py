@@ -14,11 +14,10 @@ from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
-from nstance.admin.http.v1.routing import DRY_RUN, ONE_OR_ALL, SHARD, Call, Route
+from nstance.admin.http.v1.routing import SHARD, Call, RouteGroup, changing, route
 from nstance.admin.shard import fanout, groups, records
 from nstance.admin.shard.groups import GroupChange
 from nstance.admin.shard.records import Record
-from nstance.model.roles import Role
 
 SETTINGS: Fields = {
     "size": field(fields.COUNT, "Number of instances."),
@@ -43,92 +42,45 @@ UNSET: Fields = {
     "unset_instance_type": field(fields.FLAG, "Reset the instance type to the config file's."),
     "unset_vars": field(fields.TEXTS, "Reset these vars to the config file's."),
 }
-CHANGE: Fields = {**ONE_OR_ALL, **DRY_RUN}
+NEW: Fields = {
+    "group": field(fields.NAME, "Its name.", required=True),
+    "template": field(fields.TEXT, TEMPLATE.about, required=True),
+    **SETTINGS,
+}
+REVISION: Fields = {"revision": field(fields.TEXT, "Of the group's history; default: the last complete one.")}
+SIZE: Fields = {"size": field(fields.COUNT, "Number of instances.", required=True)}
+ONE = "/v1/groups/{group}"
 
 
-class Groups:
+class Groups(RouteGroup):
+    tag = "groups"
+
     def __init__(self, shards: Shards, fleet: Fleet) -> None:
         self._shards = shards
         self._fleet = fleet
 
-    def routes(self) -> list[Route]:
-        def read(path: str, handler: Any, summary: str, **more: Any) -> Route:
-            return Route(
-                **{"method": "GET", "query": SHARD, "tag": "groups"} | more, path=path, handler=handler, summary=summary
-            )
-
-        def act(method: str, path: str, handler: Any, summary: str, body: Fields | None = None) -> Route:
-            return Route(
-                method=method,
-                path=path,
-                handler=handler,
-                summary=summary,
-                query=CHANGE,
-                body=body or {},
-                reply=ref("Change"),
-                tag="groups",
-                is_change=True,
-                role=Role.OPERATOR,
-            )
-
-        listed = schemas.with_errors({"groups": list_schema(ref("Group"))})
-        settings = {"template": TEMPLATE, **SETTINGS, **UNSET}
-        create = {
-            "group": field(fields.NAME, "Its name.", required=True),
-            "template": field(fields.TEXT, TEMPLATE.about, required=True),
-            **SETTINGS,
-        }
-        revision = {"revision": field(fields.TEXT, "Of the group's history; default: the last complete one.")}
-        size = {"size": field(fields.COUNT, "Number of instances.", required=True)}
-        one = "/v1/groups/{group}"
-        return [
-            read("/v1/groups", self.list, "All groups with their sizes.", reply=listed),
-            act("POST", "/v1/groups", self.create, "Create a group.", create),
-            read(one, self.show, "A group in every shard that has it.", reply=listed),
-            act("PATCH", one, self.update, "Change a group. What is not given stays as it is.", settings),
-            act("DELETE", one, self.delete, "Drain and delete a group with its instances."),
-            read(f"{one}/plan", self.plan, "What will be done to a group and why.", reply=ref("Plan")),
-            read(
-                f"{one}/plan",
-                self.plan,
-                "What would be done to a group with other settings. Changes nothing.",
-                method="POST",
-                body={"template": TEMPLATE, **SETTINGS},
-                reply=ref("Plan"),
-            ),
-            read(
-                f"{one}/history",
-                self.history,
-                "The revisions of a group, newest first.",
-                reply=schemas.with_errors({"groups": list_schema(ref("History"))}),
-            ),
-            read(
-                f"{one}/sizes",
-                self.sizes,
-                "How the sizes of a group changed since this program started.",
-                reply=record_schema({"groups": list_schema(ref("Sizes"))}),
-                is_partial=False,
-            ),
-            act("POST", f"{one}/scale", self.scale, "Set the size of a group.", size),
-            act("POST", f"{one}/pause", self.pause, "Pause a group: nothing is created, replaced or deleted."),
-            act("POST", f"{one}/resume", self.resume, "Resume a group after a pause."),
-            act("POST", f"{one}/rollback", self.roll_back, "Return a group to an earlier revision.", revision),
-            act("POST", f"{one}/resume-rollout", self.resume_rollout, "Continue a paused or halted rollout."),
-            act("POST", "/v1/pause", self.pause, "Pause all groups of the tenant."),
-            act("POST", "/v1/resume", self.resume, "Resume all groups of the tenant."),
-        ]
-
     # ---- reading
 
+    @route("GET", "/v1/groups", "All groups with their sizes.", query=SHARD, reply=schemas.listed("groups", "Group"))
     async def list(self, call: Call) -> web.Response:
         answers = await self._shards.ask(call, groups.list_groups)
         return answer(call, {"groups": _groups(answers.flatten())}, answers)
 
+    @route("GET", ONE, "A group in every shard that has it.", query=SHARD, reply=schemas.listed("groups", "Group"))
     async def show(self, call: Call) -> web.Response:
         answers = await self._shards.ask(call, lambda client: groups.find(client, call.path["group"]))
         answers.ignore_not_found()
         return answer(call, {"groups": _groups(answers)}, answers)
 
+    @route("GET", f"{ONE}/plan", "What will be done to a group and why.", query=SHARD, reply=ref("Plan"))
+    @route(
+        "POST",
+        f"{ONE}/plan",
+        "What would be done to a group with other settings. Changes nothing.",
+        query=SHARD,
+        body={"template": TEMPLATE, **SETTINGS},
+        reply=ref("Plan"),
+    )
     async def plan(self, call: Call) -> web.Response:
         change = _change(call)
         answers = await self._shards.ask(call, lambda client: groups.plan(client, call.path["group"], change))
@@ -142,6 +94,13 @@ class Groups:
         }
         return answer(call, body, answers)
 
+    @route(
+        "GET",
+        f"{ONE}/history",
+        "The revisions of a group, newest first.",
+        query=SHARD,
+        reply=schemas.listed("groups", "History"),
+    )
     async def history(self, call: Call) -> web.Response:
         name = call.path["group"]
         answers = await self._shards.ask(call, lambda client: groups.history(client, name))
@@ -152,6 +111,13 @@ class Groups:
         ]
         return answer(call, {"groups": found}, answers)
 
+    @route(
+        "GET",
+        f"{ONE}/sizes",
+        "How the sizes of a group changed since this program started.",
+        query=SHARD,
+        reply=record_schema({"groups": list_schema(ref("Sizes"))}),
+    )
     async def sizes(self, call: Call) -> web.Response:
         name = call.path["group"]
         feeds = [self._fleet.feeds[client.shard] for client in self._shards.of(call)]
@@ -164,10 +130,17 @@ class Groups:
 
     # ---- changing
 
+    @changing("POST", "/v1/groups", "Create a group.", body=NEW)
     async def create(self, call: Call) -> web.Response:
         change, name = _change(call), call.body["group"]
         return await self._upsert(call, lambda client: groups.create(client, name, change, dry_run=call.is_dry_run))
 
+    @changing(
+        "PATCH",
+        ONE,
+        "Change a group. What is not given stays as it is.",
+        body={"template": TEMPLATE, **SETTINGS, **UNSET},
+    )
     async def update(self, call: Call) -> web.Response:
         change = _change(call)
         if change.is_empty:
@@ -177,6 +150,7 @@ class Groups:
                 raise ProblemError(400, f"expected either {name} or unset_{name}")
         return await self._edit(call, change)
 
+    @changing("POST", f"{ONE}/scale", "Set the size of a group.", body=SIZE)
     async def scale(self, call: Call) -> web.Response:
         return await self._edit(call, GroupChange(size=call.body["size"], vars={}))
 
@@ -207,14 +181,19 @@ class Groups:
             groups=_groups(answers.map(lambda each: each.group)),
         )
 
+    @changing("DELETE", ONE, "Drain and delete a group with its instances.")
     async def delete(self, call: Call) -> web.Response:
         name = call.path["group"]
         answers = await self._shards.change(call, lambda client: groups.delete(client, name, dry_run=call.is_dry_run))
         return changed(call, answers, plan=_actions(answers))
 
+    @changing("POST", f"{ONE}/pause", "Pause a group: nothing is created, replaced or deleted.")
+    @changing("POST", "/v1/pause", "Pause all groups of the tenant.")
     async def pause(self, call: Call) -> web.Response:
         return await self._pause(call, "PauseGroup")
 
+    @changing("POST", f"{ONE}/resume", "Resume a group after a pause.")
+    @changing("POST", "/v1/resume", "Resume all groups of the tenant.")
     async def resume(self, call: Call) -> web.Response:
         return await self._pause(call, "ResumeGroup")
 
@@ -234,9 +213,11 @@ class Groups:
             groups=_groups(answers.map(lambda each: each.groups).flatten()),
         )
 
+    @changing("POST", f"{ONE}/rollback", "Return a group to an earlier revision.", body=REVISION)
     async def roll_back(self, call: Call) -> web.Response:
         return await self._steer(call, "RollbackGroup", revision=call.body.get("revision", ""))
 
+    @changing("POST", f"{ONE}/resume-rollout", "Continue a paused or halted rollout.")
     async def resume_rollout(self, call: Call) -> web.Response:
         return await self._steer(call, "ResumeRollout")
 
@@ -247,15 +228,7 @@ class Groups:
             await groups.find(client, name)
             return await client.call(rpc, key=name, dry_run=call.is_dry_run, **more)
 
-        answers = await self._shards.change(call, work)
-        return changed(
-            call,
-            answers,
-            plan=_actions(answers.map(lambda each: each.plan)),
-            rollouts=_rollouts(answers),
-            costs=_costs(answers),
-            groups=_groups(answers.map(lambda each: each.group)),
-        )
+        return await self._upsert(call, work)
 
 
 def changed(call: Call, answers: fanout.Answers[Any], **parts: Iterable[Record]) -> web.Response:

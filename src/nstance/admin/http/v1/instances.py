@@ -5,93 +5,44 @@ from typing import Any
 from aiohttp import web
 
 from nstance.admin.client import Client
-from nstance.admin.http.openapi import list_schema, ref
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.groups import changed
 from nstance.admin.http.v1.replies import Shards, answer
-from nstance.admin.http.v1.routing import DRY_RUN, ONE_OR_ALL, SHARD, Call, Route
+from nstance.admin.http.v1.routing import SHARD, Call, RouteGroup, changing, route
 from nstance.admin.shard import fanout, groups, instances, records, unknown_vms
 from nstance.model.roles import Role
 
 DEFAULT_PAGE = 100
+ONE = "/v1/instances/{instance}"
+FILTERS: Fields = {
+    **SHARD,
+    "group": field(fields.NAME, "Only of this group."),
+    "deleted": field(fields.FLAG, "Include recently deleted or failed ones."),
+    "limit": field(fields.PAGE_SIZE, "At most so many."),
+    "cursor": field(fields.CURSOR, "The value of `next` of the page before."),
+}
+NEW: Fields = {
+    "group": field(fields.NAME, "The group whose template it uses.", required=True),
+    "instance_type": field(fields.TEXT, "The provider's name; default: the group's."),
+    "vars": field(fields.VARS, "Vars for the templates."),
+    "uuid": field(fields.TEXT, "A UUIDv7: repeating the call with it creates no second instance."),
+}
 
 
-class Instances:
+class Instances(RouteGroup):
+    tag = "instances"
+
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    def routes(self) -> list[Route]:
-        def act(
-            method: str,
-            path: str,
-            handler: Any,
-            summary: str,
-            body: Fields | None = None,
-            role: Role = Role.OPERATOR,
-        ) -> Route:
-            return Route(
-                method=method,
-                path=path,
-                handler=handler,
-                summary=summary,
-                query={**ONE_OR_ALL, **DRY_RUN},
-                body=body or {},
-                reply=ref("Change"),
-                tag="instances",
-                is_change=True,
-                role=role,
-            )
-
-        one = "/v1/instances/{instance}"
-        new = {
-            "group": field(fields.NAME, "The group whose template it uses.", required=True),
-            "instance_type": field(fields.TEXT, "The provider's name; default: the group's."),
-            "vars": field(fields.VARS, "Vars for the templates."),
-            "uuid": field(fields.TEXT, "A UUIDv7: repeating the call with it creates no second instance."),
-        }
-        return [
-            Route(
-                method="GET",
-                path="/v1/instances",
-                handler=self.list,
-                summary="Instances with their states, sorted by shard and ID, page by page.",
-                query={
-                    **SHARD,
-                    "group": field(fields.NAME, "Only of this group."),
-                    "deleted": field(fields.FLAG, "Include recently deleted or failed ones."),
-                    "limit": field(fields.PAGE_SIZE, "At most so many."),
-                    "cursor": field(fields.CURSOR, "The value of `next` of the page before."),
-                },
-                reply=schemas.with_errors({"instances": list_schema(ref("ListedInstance"))}, next=True),
-                tag="instances",
-            ),
-            act("POST", "/v1/instances", self.create, "Create one on-demand instance.", new),
-            Route(
-                method="GET",
-                path=one,
-                handler=self.show,
-                summary="An instance with the last report of its agent.",
-                query=SHARD,
-                reply=schemas.with_errors({"instances": list_schema(ref("Instance"))}),
-                tag="instances",
-            ),
-            act("DELETE", one, self.delete, "Drain and delete an instance."),
-            act("POST", f"{one}/replace", self.replace, "Create a replacement, then delete the instance."),
-            act("POST", f"{one}/drained", self.drained, "Acknowledge that an instance is drained.", role=Role.DRAINER),
-            act("POST", f"{one}/adopt", self.adopt, "Create a record for an unknown VM."),
-            act("POST", f"{one}/release", self.release, "Delete an unknown VM."),
-            Route(
-                method="GET",
-                path="/v1/unknown-vms",
-                handler=self.unknown,
-                summary="VMs with the shards' tags that have no record.",
-                query=SHARD,
-                reply=schemas.with_errors({"unknown_vms": list_schema(ref("UnknownVm"))}),
-                tag="instances",
-            ),
-        ]
-
+    @route(
+        "GET",
+        "/v1/instances",
+        "Instances with their states, sorted by shard and ID, page by page.",
+        query=FILTERS,
+        reply=schemas.listed("instances", "ListedInstance", next=True),
+    )
     async def list(self, call: Call) -> web.Response:
         """Shard by shard: the cursor names the shard, and the last instance of it that was sent."""
         limit = call.query.get("limit", DEFAULT_PAGE)
@@ -118,6 +69,13 @@ class Instances:
         total.ignore_not_found()
         return answer(call, {"instances": found, **({"next": cursor} if cursor else {})}, total)
 
+    @route(
+        "GET",
+        ONE,
+        "An instance with the last report of its agent.",
+        query=SHARD,
+        reply=schemas.listed("instances", "Instance"),
+    )
     async def show(self, call: Call) -> web.Response:
         id = call.path["instance"]
         answers = await self._shards.ask(call, lambda client: client.call("GetInstanceStatus", instance_id=id))
@@ -125,6 +83,13 @@ class Instances:
         found = [records.instance_with_report(shard, status) for shard, status in answers.results]
         return answer(call, {"instances": found}, answers)
 
+    @route(
+        "GET",
+        "/v1/unknown-vms",
+        "VMs with the shards' tags that have no record.",
+        query=SHARD,
+        reply=schemas.listed("unknown_vms", "UnknownVm"),
+    )
     async def unknown(self, call: Call) -> web.Response:
         answers = await self._shards.ask(call, unknown_vms.list_unknown_vms)
         found = [unknown_vms.record(shard, vm) for shard, vm in answers.flatten().results]
@@ -132,6 +97,7 @@ class Instances:
 
     # ---- changing
 
+    @changing("POST", "/v1/instances", "Create one on-demand instance.", body=NEW)
     async def create(self, call: Call) -> web.Response:
         async def work(client: Client) -> Any:
             await groups.find(client, call.body["group"])
@@ -146,30 +112,34 @@ class Instances:
 
         return _changed(call, await self._shards.change(call, work))
 
+    @changing("DELETE", ONE, "Drain and delete an instance.")
     async def delete(self, call: Call) -> web.Response:
         return await self._act(call, "DeleteInstance")
 
+    @changing("POST", f"{ONE}/replace", "Create a replacement, then delete the instance.")
     async def replace(self, call: Call) -> web.Response:
         return await self._act(call, "ReplaceInstance")
 
+    @changing("POST", f"{ONE}/adopt", "Create a record for an unknown VM.")
     async def adopt(self, call: Call) -> web.Response:
         return await self._act(call, "AdoptInstance")
 
+    @changing("POST", f"{ONE}/release", "Delete an unknown VM.")
     async def release(self, call: Call) -> web.Response:
-        id = call.path["instance"]
-        answers = await self._shards.change(
-            call, lambda client: client.call("ReleaseInstance", instance_id=id, dry_run=call.is_dry_run)
-        )
-        answers.ignore_not_found()
+        answers = await self._call(call, "ReleaseInstance")
         return changed(call, answers, plan=_plan(answers))
 
     async def _act(self, call: Call, rpc: str) -> web.Response:
+        return _changed(call, await self._call(call, rpc))
+
+    async def _call(self, call: Call, rpc: str) -> fanout.Answers[Any]:
         id = call.path["instance"]
         answers = await self._shards.change(
             call, lambda client: client.call(rpc, instance_id=id, dry_run=call.is_dry_run)
         )
-        return _changed(call, answers.ignore_not_found())
+        return answers.ignore_not_found()
 
+    @changing("POST", f"{ONE}/drained", "Acknowledge that an instance is drained.", role=Role.DRAINER)
     async def drained(self, call: Call) -> web.Response:
         id = call.path["instance"]
         answers = await self._shards.change(

@@ -16,7 +16,7 @@ from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.sessions import Sessions
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.fields import Fields, field
-from nstance.admin.http.v1.routing import Call, Route
+from nstance.admin.http.v1.routing import Call, RouteGroup, route
 from nstance.admin.http.v1.session import set_cookie
 from nstance.clock import Clock, Rng
 from nstance.wire.call import PERSON
@@ -37,45 +37,21 @@ ANSWER: Fields = {
 }
 
 
-class LoginRoutes:
+class LoginRoutes(RouteGroup):
+    tag = "session"
+
     def __init__(self, provider: Provider | None, sessions: Sessions, clock: Clock, rng: Rng) -> None:
         self._provider = provider
         self._sessions = sessions
         self._clock = clock
         self._rng = rng
 
-    def routes(self) -> list[Route]:
-        return [
-            Route(
-                method="GET",
-                path=PATH,
-                handler=self.start,
-                summary="Go to the identity provider to log in.",
-                reply=TEXT,
-                is_redirect=True,
-                tag="session",
-                is_public=True,
-                is_partial=False,
-            ),
-            Route(
-                method="GET",
-                path=f"{PATH}/callback",
-                handler=self.finish,
-                summary="Return from the identity provider, and get a session.",
-                query=ANSWER,
-                reply=TEXT,
-                is_redirect=True,
-                tag="session",
-                is_public=True,
-                is_partial=False,
-            ),
-        ]
-
     def _required(self) -> Provider:
         if self._provider is None:
             raise ProblemError(501, NO_PROVIDER)
         return self._provider
 
+    @route("GET", PATH, "Go to the identity provider to log in.", reply=TEXT, is_redirect=True, is_public=True)
     async def start(self, call: Call) -> web.Response:
         state, nonce, verifier = (f"{self._rng.bits(RANDOM_BITS):064x}" for _ in range(3))
         try:
@@ -96,6 +72,15 @@ class LoginRoutes:
         )
         return response
 
+    @route(
+        "GET",
+        f"{PATH}/callback",
+        "Return from the identity provider, and get a session.",
+        query=ANSWER,
+        reply=TEXT,
+        is_redirect=True,
+        is_public=True,
+    )
     async def finish(self, call: Call) -> web.Response:
         provider, query = self._required(), call.query
         begun = self._sessions.unseal(PURPOSE, call.request.cookies.get(COOKIE, ""))

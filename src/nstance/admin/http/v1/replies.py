@@ -77,9 +77,12 @@ def answer(call: Call, body: Mapping[str, Any], answers: fanout.Answers[Any] | N
     if answers is not None and answers.results:
         return json_response(call.request, {**body, "errors": failed}, status=207)
     first = failures[0][1]
-    # If the shard rejects this program's own certificate, the client is not at fault: that is a bad gateway.
-    code = CODES.get(first.code, 502) if isinstance(first, ShardError) else 502
-    return problems.response(code, errors.explain(first), headers=access.HEADERS, errors=failed)
+    return problems.response(status_of(first), errors.explain(first), headers=access.HEADERS, errors=failed)
+
+
+def status_of(failure: errors.CommandError) -> int:
+    """If the shard rejects this program's own certificate, the client is not at fault: that is a bad gateway."""
+    return CODES.get(failure.code, 502) if isinstance(failure, ShardError) else 502
 
 
 def json_response(request: web.Request, body: Any, *, status: int = 200) -> web.Response:

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
-from nstance.admin.http import access
+from nstance.admin.http import access, openapi
 from nstance.admin.http.openapi import TEXT, Schema
 from nstance.admin.http.problems import MEDIA, ProblemError
 from nstance.admin.http.sessions import COOKIE
@@ -49,6 +49,7 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+F = TypeVar("F", bound=Callable[..., Awaitable[web.StreamResponse]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Route:
     path: str
     handler: Handler
     summary: str
-    query: Fields = field(default_factory=dict)
+    query: Fields | None = field(default_factory=dict)  # None: whatever it is, it is ignored
     body: Fields = field(default_factory=dict)
     reply: Schema
     media: Sequence[str] = ("application/json",)  # other than JSON is described as text
@@ -65,12 +66,17 @@ class Route:
     is_change: bool = False  # rejected on a read-only server, unless it is a dry run
     role: Role = Role.VIEWER  # required, unless it is a dry run
     is_public: bool = False
-    is_partial: bool = True  # some shards may fail: 207
     is_redirect: bool = False  # it sends the browser elsewhere
 
     @property
     def path_names(self) -> list[str]:
         return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def is_partial(self) -> bool:
+        """Some shards may fail: 207, with `errors`."""
+        reply = schemas.SCHEMAS[self.reply["$ref"].rpartition("/")[2]] if "$ref" in self.reply else self.reply
+        return "errors" in reply.get("properties", {})
 
     def _check(self, caller: access.Caller | None) -> None:
         if caller is None or not caller.role.allows(self.role):
@@ -87,7 +93,7 @@ class Route:
             kind = PATH_FIELDS[name].kind
             if not kind.check(request.match_info[name]):
                 raise ProblemError(404, f"{name}: expected {kind.expected}")
-        query = fields.read_query(request, self.query)
+        query = fields.read_query(request, self.query) if self.query is not None else {}
         caller = request.get(access.CALLER)
         if not self.is_public and not query.get("dry_run"):
             self._check(caller)
@@ -95,33 +101,81 @@ class Route:
         return await self.handler(Call(request=request, path=request.match_info, query=query, body=body))
 
 
-def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
+def route(method: str, path: str, summary: str, **options: Any) -> Callable[[F], F]:
+    """Makes a method of a `RouteGroup` the handler of a route. `options`: fields of `Route`."""
+
+    def mark(handler: F) -> F:
+        marked = handler.__dict__.setdefault("routes", [])
+        marked.insert(0, {"method": method, "path": path, "summary": summary, **options})
+        return handler
+
+    return mark
+
+
+def changing(method: str, path: str, summary: str, **options: Any) -> Callable[[F], F]:
+    """For a route that changes something, or shows the plan of it as a dry run."""
+    usual = {
+        "query": {**ONE_OR_ALL, **DRY_RUN},
+        "reply": openapi.ref("Change"),
+        "is_change": True,
+        "role": Role.OPERATOR,
+    }
+    return route(method, path, summary, **{**usual, **options})
+
+
+class RouteGroup:
+    """Routes whose handlers share what they work with."""
+
+    tag: str
+
+    def routes(self) -> list[Route]:
+        marked = [(name, each) for name, member in vars(type(self)).items() for each in getattr(member, "routes", ())]
+        return [Route(handler=getattr(self, name), **{"tag": self.tag, **each}) for name, each in marked]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """What routes of one version have in common."""
+
+    about: str
+    schemas: Mapping[str, Schema]
+    security: Mapping[str, Schema]
+    failure: Callable[[Route], tuple[str, Schema]]  # the media type and schema of an answer that is an error
+
+
+V1 = Contract(
+    about="What `nstance-admin` can do, over HTTP. Failures are problem details (RFC 9457).",
+    schemas=schemas.SCHEMAS,
+    security={
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "mtls": {"type": "mutualTLS"},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    },
+    failure=lambda route: (MEDIA, openapi.ref("Problem")),
+)
+
+
+def document(routes: Sequence[Route], *, version: str, contract: Contract = V1) -> dict[str, Any]:
+    """The OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _describe(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _describe(route, contract)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Nstance admin API",
             "version": version,
-            "description": "What `nstance-admin` can do, over HTTP. Failures are problem details (RFC 9457).",
+            "description": contract.about,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {
-            "schemas": dict(schemas.SCHEMAS),
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "mtls": {"type": "mutualTLS"},
-                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
-            },
-        },
-        "security": [{"bearer": []}, {"mtls": []}, {"session": []}],
+        "components": {"schemas": dict(contract.schemas), "securitySchemes": dict(contract.security)},
+        "security": [{name: []} for name in contract.security],
     }
 
 
-def _describe(route: Route) -> dict[str, Any]:
+def _describe(route: Route, contract: Contract) -> dict[str, Any]:
     content = {media: {"schema": route.reply if media == "application/json" else TEXT} for media in route.media}
     responses: dict[str, Any] = {"200": {"description": "Done.", "content": content}}
     if route.is_redirect:
@@ -132,17 +186,15 @@ def _describe(route: Route) -> dict[str, Any]:
         responses["304"] = {"description": "The answer is still the one with the ETag of If-None-Match."}
     if route.is_partial:
         responses["207"] = {"description": "Some shards failed; `errors` has them.", "content": content}
-    responses["default"] = {
-        "description": "The request failed.",
-        "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
+    media, failure = contract.failure(route)
+    responses["default"] = {"description": "The request failed.", "content": {media: {"schema": failure}}}
     described: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": [
             *(_parameter(name, PATH_FIELDS[name], where="path") for name in route.path_names),
-            *(_parameter(name, each, where="query") for name, each in route.query.items()),
+            *(_parameter(name, each, where="query") for name, each in (route.query or {}).items()),
         ],
         "responses": responses,
     }

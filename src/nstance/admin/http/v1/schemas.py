@@ -18,7 +18,6 @@ from nstance.admin.http.openapi import (
 )
 
 REAL: Schema = {"type": "number"}
-COUNTS: Schema = {"type": "integer"}
 
 
 def optional(name: str) -> Schema:
@@ -36,10 +35,16 @@ def _extended(name: str, fields: Mapping[str, Schema]) -> Schema:
     }
 
 
-def with_errors(fields: Mapping[str, Schema], *, next: bool = False) -> Schema:
-    """`errors` names the shards that failed; it is left out if none did. `next` is left out on the last page."""
+def with_errors(fields: Mapping[str, Schema]) -> Schema:
+    """`errors` names the shards that failed; it is left out if none did."""
     schema = record_schema(fields)
     schema["properties"]["errors"] = list_schema(ref("ShardError"))
+    return schema
+
+
+def listed(name: str, item: str, *, next: bool = False) -> Schema:
+    """What several shards list. `next` is left out on the last page."""
+    schema = with_errors({name: list_schema(ref(item))})
     if next:
         schema["properties"]["next"] = TEXT
     return schema

@@ -12,14 +12,18 @@ from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import LOGINS, RateLimit
 from nstance.admin.http.sessions import COOKIE, LIFE_SECONDS, Sessions
 from nstance.admin.http.v1 import fields
-from nstance.admin.http.v1.fields import field
+from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import answer
-from nstance.admin.http.v1.routing import Call, Route
+from nstance.admin.http.v1.routing import Call, RouteGroup, route
 from nstance.clock import Clock
 from nstance.model.roles import Role
 
+TOKEN: Fields = {"token": field(fields.TEXT, "The bearer token.", required=True)}
 
-class SessionRoutes:
+
+class SessionRoutes(RouteGroup):
+    tag = "session"
+
     def __init__(
         self, guard: Access, sessions: Sessions, client: Client, *, shards: list[str], has_storage: bool
     ) -> None:
@@ -34,19 +38,13 @@ class SessionRoutes:
         self._logins = RateLimit(LOGINS, clock)
         return self
 
-    def routes(self) -> list[Route]:
-        def route(method: str, handler: object, summary: str, **more: object) -> Route:
-            common = {"path": "/v1/session", "reply": ref("Session"), "tag": "session"}
-            flags = {"is_public": True, "is_partial": False}
-            return Route(method=method, handler=handler, summary=summary, **{**common, **flags, **more})  # type: ignore[arg-type]
-
-        token = {"token": field(fields.TEXT, "The bearer token.", required=True)}
-        return [
-            route("GET", self.show, "Who one is, and what one may do. A browser gets a session."),
-            route("POST", self.log_in, "Exchange a token for a session.", body=token),
-            route("DELETE", self.log_out, "End the session of this browser."),
-        ]
-
+    @route(
+        "GET",
+        "/v1/session",
+        "Who one is, and what one may do. A browser gets a session.",
+        reply=ref("Session"),
+        is_public=True,
+    )
     async def show(self, call: Call) -> web.Response:
         caller: Caller | None = call.request.get(CALLER)
         if caller is None:
@@ -61,6 +59,7 @@ class SessionRoutes:
         headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
         return problems.response(401, detail, headers=headers, more={"login": ways})
 
+    @route("POST", "/v1/session", "Exchange a token for a session.", reply=ref("Session"), is_public=True, body=TOKEN)
     async def log_in(self, call: Call) -> web.Response:
         assert self._logins is not None
         if delay := self._logins.delay(call.request.remote or ""):
@@ -71,6 +70,7 @@ class SessionRoutes:
             raise ProblemError(401, "this is not the token of this server")
         return self._answer(call, caller)
 
+    @route("DELETE", "/v1/session", "End the session of this browser.", reply=ref("Session"), is_public=True)
     async def log_out(self, call: Call) -> web.Response:
         caller: Caller | None = call.request.get(CALLER)
         if caller is not None and caller.session is not None:
