@@ -142,9 +142,9 @@ test-aws: tools ## Run the AWS tests against moto (run 'make moto' before; NSTAN
 	@$(if $(NSTANCE_AWS_TEST_SUBNET),echo "test-aws: creates one t4g.nano in $(NSTANCE_AWS_TEST_SUBNET) with your credentials; that costs less than a cent")
 	NSTANCE_TEST_AWS=1 NSTANCE_AWS_TEST_SUBNET=$(NSTANCE_AWS_TEST_SUBNET) NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -k aws tests/contracts/test_provider_contract.py tests/contracts/test_secret_store.py tests/component/aws tests/unit/aws
 
-test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=folder keeps pictures)
+test-ui: tools ## Drive the dashboard in Chromium (needs chromium; SCREENSHOTS=docs/images takes its pictures again, LOOKING=600 looks longer)
 	@$(PIP) -e '.[ui]'
-	NSTANCE_TEST_UI=1 NSTANCE_UI_SCREENSHOTS="$(SCREENSHOTS)" $(BIN)/pytest -q -rs tests/ui
+	NSTANCE_TEST_UI=1 NSTANCE_UI_SCREENSHOTS="$(SCREENSHOTS)" NSTANCE_UI_SECONDS="$(LOOKING)" $(BIN)/pytest -q -rs tests/ui
 
 aws-schedules: tools ## Run random schedules of faults on AWS by moto (COUNT=500 INSTANCES=40 START=)
 	NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) PYTHONPATH=tests $(BIN)/python -m component.aws.schedules --first $(START) --count $(or $(COUNT),500) --size $(or $(INSTANCES),40)

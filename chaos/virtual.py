@@ -64,7 +64,7 @@ def _measure_one(breaks: Break, seed: int, storage: float) -> float:
         (standby,) = (server for server in w.servers if server is not leader)
         began = w.now
         w.do(breaks, w, leader)
-        while standby.door is None:
+        while standby.agent_port is None:
             if w.now - began > TAKEOVER_SECONDS:
                 raise TimeoutError(f"no takeover within {TAKEOVER_SECONDS:.0f} virtual seconds with seed {seed}")
             w.advance(STEP_SECONDS)

@@ -51,9 +51,10 @@ async def together(
     drain_timeout: str = "0",
     alone: Callable[[Cluster], Awaitable[None]] | None = None,
     waits: Waits | None = None,
+    feature_gates: str = "",
 ) -> AsyncIterator[Cluster]:
     """Cluster API has the rights that its manifests and ours give it. `alone`: what happens before there is a Cluster API;
-    the operator is started there."""
+    the operator is started there, or by the test. `feature_gates`: of Cluster API."""
     caplog.set_level(logging.INFO, "nstance")
     work = dir / "cluster-api"
     work.mkdir()
@@ -62,7 +63,8 @@ async def together(
         async with _workload_rights(cluster):
             if alone is not None:
                 await alone(cluster)
-            manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
+            admin = Path(os.environ[REAL])
+            manager = cluster_api.running(admin, cluster.namespace, work, feature_gates=feature_gates)
             running = await asyncio.to_thread(manager.__enter__)
             kubelets = asyncio.create_task(_kubelets(cluster))
 

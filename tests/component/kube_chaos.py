@@ -39,13 +39,8 @@ PAUSE_SECONDS = (0.3, 1.5)  # between two kills
 ETCD_SECONDS = (0.5, 6.0)  # for which it is stopped
 SETTLED_SECONDS = 240.0
 AWAY = (errors.UnavailableError, errors.UnknownOutcomeError, errors.ThrottledError)
-OBJECTS = (
-    kinds.MACHINE_POOL,
-    kinds.NSTANCE_MACHINE_POOL,
-    kinds.NSTANCE_SHARD_GROUP,
-    kinds.MACHINE,
-    kinds.NSTANCE_MACHINE,
-)
+POOLS = (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL)
+OBJECTS = (*POOLS, kinds.NSTANCE_SHARD_GROUP, kinds.MACHINE, kinds.NSTANCE_MACHINE)
 
 
 @dataclass
@@ -135,7 +130,9 @@ class Chaos:
             self.serial += 1
             await self._create_pool(f"short-{self.serial}")
         else:
-            await self.cluster.kube.delete(kinds.MACHINE_POOL, short[0], namespace=self.cluster.namespace)
+            for kind in POOLS:
+                with contextlib.suppress(errors.NotFoundError):
+                    await self.cluster.kube.delete(kind, short[0], namespace=self.cluster.namespace)
 
     async def _create_pool(self, name: str) -> None:
         """Both halves, as `kubectl apply` would create them, again until both are there."""
@@ -223,22 +220,32 @@ class Chaos:
     # ---- the end
 
     async def _judge(self, before: set[str]) -> None:
-        await self._revive_operators()
+        await self._settled(self._clear)
         for pool, replicas in ((WEB, 3), (JOBS, 2)):
             await self._insistently(lambda pool=pool, replicas=replicas: self._scale_to(pool, replicas))  # type: ignore[misc]
-        for name in await self._pods():
-            if name != "keeper":
-                await self._delete(kinds.POD, name)
-        for each in await self.cluster.all(kinds.MACHINE_POOL):
-            if (name := each["metadata"]["name"]).startswith("short-"):
-                await self._delete(kinds.MACHINE_POOL, name)
         await self._settled(lambda: self._differences({"steady": 4, "web": 3, "jobs": 2}, orders=1))
         lost = before - self._instances("steady")
         assert not lost, f"lost: {lost}"
         # Everything that can go, goes: no finalizer stays.
-        await self._delete(kinds.MACHINE_POOL, JOBS)
+        for kind in POOLS:
+            await self._delete(kind, JOBS)
         await self._delete(kinds.POD, "keeper")
         await self._settled(lambda: self._differences({"steady": 4, "web": 3}))
+
+    async def _clear(self) -> str:
+        """What is still there of what people created for a while. A deleted Machine shrinks its pool until it is gone."""
+        for name in await self._pods():
+            if name != "keeper":
+                await self._delete(kinds.POD, name)
+        for kind in POOLS:
+            for each in await self.cluster.all(kind):
+                if (name := each["metadata"]["name"]).startswith("short-"):
+                    await self._delete(kind, name)
+        return "; ".join(await self._ending())
+
+    async def _ending(self) -> list[str]:
+        ending = [each for each in await self._all() if each["metadata"].get("deletionTimestamp")]
+        return [f"{each['kind']} {each['metadata']['name']} waits for its deletion" for each in ending]
 
     async def _differences(self, sizes: dict[str, int], *, orders: int = 0) -> str:
         """What is not as it should be. `orders`: instances of pods, in the group steady."""
@@ -265,13 +272,11 @@ class Chaos:
         if nodes.keys() != vms.keys():
             wrong.append(f"Nodes without a VM, or VMs without one: {sorted(nodes.keys() ^ vms.keys())}")
         wrong += [f"{name} is cordoned" for name, node in nodes.items() if node["spec"].get("unschedulable")]
-        objects = await self._all()
-        pools = {each["metadata"]["name"] for each in objects if each["kind"] == kinds.MACHINE_POOL.name}
-        if pools != {WEB, STEADY} | ({JOBS} & sizes.keys()):
-            wrong.append(f"pools {sorted(pools)}")
-        ending = [each for each in objects if each["metadata"].get("deletionTimestamp")]
-        wrong += [f"{each['kind']} {each['metadata']['name']} waits for its deletion" for each in ending]
-        return "; ".join(wrong)
+        for kind in POOLS:
+            pools = {each["metadata"]["name"] for each in await self.cluster.all(kind)}
+            if pools != {WEB, STEADY} | ({JOBS} & sizes.keys()):
+                wrong.append(f"{kind.name}s {sorted(pools)}")
+        return "; ".join([*wrong, *await self._ending()])
 
     async def _all(self) -> list[Object]:
         return [each for kind in OBJECTS for each in await self.cluster.all(kind)]

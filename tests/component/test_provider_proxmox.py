@@ -527,6 +527,16 @@ async def test_a_token_that_sees_too_little_is_refused(world: ProxmoxWorld) -> N
     assert caught.value.permission == "VM.Audit on /vms"
 
 
+async def test_a_right_that_is_taken_away_later_is_no_mass_loss(world: ProxmoxWorld) -> None:
+    door = world.door(HERE)
+    vm = await door.create(request())
+    assert [each.id for each in await door.list()] == [vm.id]
+    world.stand_in.permissions = {"/vms/100": {"VM.Audit": 1}}
+    for look in (door.list(), door.get(vm.id, vm.provider_id), door.create(request())):
+        with pytest.raises(errors.PermanentError, match=r"expected a token with VM\.Audit on /vms"):
+            await look
+
+
 async def test_a_wrong_token_and_no_proxmox_at_all() -> None:
     async with worlds.proxmox_world() as world:
         client = ProxmoxClient(Access(url=world._url, token_id="a@pve!b", token_secret="x"), SystemClock())

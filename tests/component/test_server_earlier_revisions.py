@@ -245,7 +245,8 @@ async def test_a_revision_is_stored_even_if_the_next_one_comes_before_that(
         world.store.tamper("data/token", b"s3cret")
         first = await world.start("a")
         await outcome(world, Outcome.COMPLETE, revisions=1)
-        await eventually(lambda: not first.lead_now.revisions.unstored)
+        lead = first.lead_now
+        await eventually(lambda: all(map(lead.revisions.is_stored, lead.configuration.groups)))
 
         def refuse(verb: Verb, key: str) -> Fate:
             away = verb == "create" and "/revision/" in key

@@ -39,7 +39,7 @@ class Manager:
 
 
 @contextmanager
-def running(kubeconfig: Path, namespace: str, work: Path) -> Iterator[Manager]:
+def running(kubeconfig: Path, namespace: str, work: Path, *, feature_gates: str = "") -> Iterator[Manager]:
     """Started, with its webhooks in place; ended by its own id, and the webhooks removed."""
     health, webhooks = real_kube.free_ports(2)
     certificate = _certificate(work)
@@ -60,6 +60,7 @@ def running(kubeconfig: Path, namespace: str, work: Path) -> Iterator[Manager]:
                 f"--health-addr=127.0.0.1:{health}",
                 "--diagnostics-address=0",
                 "--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
+                f"--feature-gates={feature_gates}",
             ],
             stdout=file,
             stderr=file,

@@ -1,6 +1,5 @@
 """Every page in real Chromium: it works, fits, can be read, and can be reached with a keyboard."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ GROUPS = {
         for name, size in (("api", 2), ("web", 4), ("worker", 9))
     }
 }
-SCREENSHOTS = os.environ.get("NSTANCE_UI_SCREENSHOTS")  # a folder: the pictures of the docs
 
 
 async def all_ready(world: World) -> None:
@@ -50,11 +48,6 @@ async def settled(page: Tab, text: str) -> None:
     await page.page.wait_for_function("() => !document.body.innerText.includes('Reading…')")
 
 
-async def picture(page: Tab, name: str) -> None:
-    if SCREENSHOTS:
-        await page.page.screenshot(path=f"{SCREENSHOTS}/dashboard-{name}.png", full_page=True)
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_every_page_fits_and_can_be_read(tmp_path: Path, chromium: Any, width: int, scheme: str) -> None:
@@ -67,20 +60,18 @@ async def test_every_page_fits_and_can_be_read(tmp_path: Path, chromium: Any, wi
         async with served(world, guard=OPEN, extras=extras) as browser:
             await insist(browser, "POST", "/v1/groups/api/pause")
             async with tab(chromium, browser, width=width, scheme=scheme) as page:
-                for where, text, name in (
-                    ("fleet", "paused: no instance", "fleet"),
-                    (f"group/{SHARD}/web", "Nothing to do", "group"),
-                    (f"instance/{SHARD}/{id}", "The current file set is installed", "instance"),
-                    ("events", "shown", "events"),
-                    ("control-plane", "Standbys", "control-plane"),
-                    ("forecast", "Play a scenario", "forecast"),
+                for where, text in (
+                    ("fleet", "paused: no instance"),
+                    (f"group/{SHARD}/web", "Nothing to do"),
+                    (f"instance/{SHARD}/{id}", "The current file set is installed"),
+                    ("events", "shown"),
+                    ("control-plane", "Standbys"),
+                    ("forecast", "Play a scenario"),
                 ):
                     await page.open(where)
                     await settled(page, text)
                     assert await page.page.evaluate(OVERFLOW) <= 0, where
                     assert await page.page.evaluate(CONTRAST) == [], where
-                    if (width, scheme) in ((1440, "light"), (400, "dark")):
-                        await picture(page, name if width == 1440 else f"{name}-narrow")
 
 
 async def test_without_groups_and_without_a_shard(tmp_path: Path, chromium: Any) -> None:
@@ -150,7 +141,6 @@ async def test_logging_in_and_out(tmp_path: Path, chromium: Any) -> None:
             await page.page.get_by_label("Token").fill("not the token")
             await page.page.get_by_role("button", name="Log in").click()
             await page.see("this is not the token of this server")
-            await picture(page, "login")
             await page.page.get_by_label("Token").fill(TOKEN)
             await page.page.keyboard.press("Enter")
             await page.see("worker")
@@ -171,7 +161,6 @@ async def test_a_forecast_is_played_and_drawn(tmp_path: Path, chromium: Any) -> 
             await page.page.get_by_role("button", name="Run").click()
             await page.page.wait_for_selector(".chart canvas", timeout=180_000)
             await page.see("requests to object storage cost about")
-            await picture(page, "forecast-done")
             [forecast] = (await get_json(browser, "/v1/forecasts"))["forecasts"]
             assert (forecast["state"], forecast["agents"]) == ("done", 15)
 

@@ -7,6 +7,7 @@ cluster storage. The server's own `--prefix` comes before all keys (`objects.wra
 import datetime
 import re
 
+from nstance.config.errors import quoted
 from nstance.config.model import scalars
 from nstance.model import ids
 from nstance.objects.port import Key
@@ -102,6 +103,13 @@ def is_ours(key: str, *, cluster: str = CLUSTER) -> bool:
     return key.startswith(("shard/", CLUSTER, ".nstance/", *(cluster and [_prefix(cluster)]))) or (
         not cluster and key.startswith(("ca.", "nonce-key", SECRETS, "operator/", "operator-nonce/"))
     )
+
+
+def check_users_own(key: str) -> str:
+    """A key, perhaps with a template in it, that the configuration names. Raises the validator's error."""
+    if is_ours(key) or key.startswith("/") or ".." in key.split("/"):
+        raise scalars.invalid(f"expected an object of your own, outside cluster/ and shard/, found {quoted(key)}")
+    return key
 
 
 def _shard(shard: ids.ShardId, rest: str) -> Key:

@@ -113,9 +113,7 @@ def _adopt(draft: Draft, unknown: UnknownVm, why: str) -> None:
         ip6=vm.ip6,
         hostname=vm.hostname,
         registered=draft.now if agent is not None else None,
-        public_key=agent.public_key if agent is not None else "",
-        certificate_serial=agent.certificate_serial if agent is not None else "",
-        certificate_expires=agent.certificate_expires if agent is not None else None,
+        **(agent.as_fields() if agent is not None else {}),
         drain_timeout=draft.drain_timeout,
     )
     draft.put(record)

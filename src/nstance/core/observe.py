@@ -122,9 +122,7 @@ def _on_registered(draft: Draft, instance: Instance, event: ev.Registered, posit
         instance,
         state=State.RUNNING,
         registered=draft.now,
-        public_key=event.public_key,
-        certificate_serial=event.certificate_serial,
-        certificate_expires=event.certificate_expires,
+        **event.as_fields(),
         # What the provider knows takes precedence over what the agent claims.
         ip4=instance.ip4 or event.ip4,
         ip6=instance.ip6 or event.ip6,
@@ -141,13 +139,7 @@ def _on_renewed(draft: Draft, instance: Instance, event: ev.Renewed, position: i
     if instance.state not in _REGISTERED:
         draft.reject(position, Rejection.ENDING)
         return
-    renewed = replace(
-        instance,
-        public_key=event.public_key,
-        certificate_serial=event.certificate_serial,
-        certificate_expires=event.certificate_expires,
-    )
-    draft.put(renewed)
+    draft.put(replace(instance, **event.as_fields()))
 
 
 def _on_connected(draft: Draft, instance: Instance) -> None:

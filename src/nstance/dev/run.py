@@ -21,6 +21,7 @@ from nstance.objects import errors
 from nstance.objects.file import FileStore
 from nstance.providers.qemu import qmp
 from nstance.server.config import configuration
+from nstance.tasks import background
 
 SHARD = ShardId("dev")
 DEV_ENCRYPTION_KEY = "thisisatest32bytekey123456789012"  # public, for development only
@@ -185,10 +186,6 @@ class Dev:
         self.observer.on_server_exit(server.name)
 
 
-async def _test(dev: Dev) -> None:
-    await (vm_smoke.test(dev) if dev.is_vms else smoke.test(dev))
-
-
 async def _show(dev: Dev) -> None:
     """Breaks VMs first, because doing that by hand takes patience; processes are left to the user."""
     if dev.is_vms:
@@ -206,7 +203,9 @@ async def run(dev: Dev, *, once: bool) -> None:
     try:
         await dev.start()
         running: asyncio.Task[object] = asyncio.create_task(dev.run())
-        script: asyncio.Task[object] = asyncio.create_task(_test(dev) if once else _show(dev))
+        script: asyncio.Task[object] = asyncio.create_task(
+            (vm_smoke if dev.is_vms else smoke).test(dev) if once else _show(dev)
+        )
         stopping: asyncio.Task[object] = asyncio.create_task(stop.wait())
         counting: asyncio.Task[object] = asyncio.create_task(dev.count_connected())
         tasks = [running, script, stopping, counting]
@@ -218,9 +217,7 @@ async def run(dev: Dev, *, once: bool) -> None:
         if once and stop.is_set():
             raise DevError("stopped by a signal before the test was complete")
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(tasks)
         await dev.stop()
 
 

@@ -13,6 +13,7 @@ import watchfiles
 from nstance.clock import Clock
 from nstance.dev import child
 from nstance.dev.screen import Screen
+from nstance.tasks import background
 
 SOURCES = Path(__file__).resolve().parents[2]
 RESTART_SECONDS = 5.0
@@ -73,12 +74,8 @@ class Supervisor:
     @contextlib.asynccontextmanager
     async def reloading(self, sources: Path = SOURCES) -> AsyncIterator[None]:
         """Restarts the children when the code changes, while the block lasts."""
-        watching = asyncio.create_task(self._watch(sources))
-        try:
+        async with background.running([self._watch(sources)]):
             yield
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self, sources: Path) -> None:
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.offer import CapacityScope
@@ -131,21 +132,27 @@ class DuplicateVmDeleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renewed:
-    """The agent holds a new certificate, perhaps with a new key."""
+class Credential:
+    """What a record keeps of its agent's certificate."""
 
-    id: InstanceId
-    public_key: str
-    certificate_serial: str
+    public_key: str  # base64 of the 32 raw bytes
+    certificate_serial: str  # hexadecimal
     certificate_expires: float
+
+    def as_fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Credential.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Renewed(Credential):
+    """The agent holds a new certificate, perhaps with a new key."""
+
     id: InstanceId
-    public_key: str
-    certificate_serial: str
-    certificate_expires: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered(Credential):
+    id: InstanceId
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""

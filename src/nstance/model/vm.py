@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nstance.model.events import VmState
+from nstance.model.events import Credential, VmState
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
 
 
@@ -22,14 +22,11 @@ class SeenVm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentIdentity:
+class AgentIdentity(Credential):
     """The contents of an agent's certificate, which was issued to this instance."""
 
     id: InstanceId
     tenant: TenantId
-    public_key: str  # base64 of the 32 raw bytes
-    certificate_serial: str  # hexadecimal
-    certificate_expires: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,15 @@ trap: a workload certificate comes from the same CA, with a subject of the user'
 workloads never get, tell them apart.
 """
 
-from dataclasses import dataclass, replace
+import base64
+from dataclasses import replace
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nstance.model import roles
+from nstance.model.events import Credential
 from nstance.pki import ca, names
 from nstance.pki.names import IdentityError
 
@@ -36,22 +38,13 @@ def identify(der: bytes) -> names.Identity:
     return identity
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """Key, serial and expiry of a certificate."""
-
-    public_key: bytes  # raw
-    serial: str  # hexadecimal
-    expires: float
-
-
 def credential(der: bytes) -> Credential:
     """Of a certificate that `identify` has accepted."""
     certificate = x509.load_der_x509_certificate(der)
     return Credential(
-        public_key=certificate.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw),
-        serial=f"{certificate.serial_number:x}",
-        expires=certificate.not_valid_after_utc.timestamp(),
+        public_key=base64.b64encode(certificate.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode(),
+        certificate_serial=f"{certificate.serial_number:x}",
+        certificate_expires=certificate.not_valid_after_utc.timestamp(),
     )
 
 

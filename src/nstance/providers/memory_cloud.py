@@ -20,6 +20,7 @@ from nstance.model.offer import Offer
 from nstance.providers import errors, memory_offers, port
 from nstance.providers.cloud_answers import check_owner
 from nstance.providers.memory_behavior import Behavior, Call, Life, Outcome, Script
+from nstance.tasks import background
 
 _REMEMBERED = 100_000  # deleted IDs
 
@@ -143,10 +144,7 @@ class MemoryCloud:
 
     async def close(self) -> None:
         """Cancel delayed work."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(self._tasks)
 
     # Called by providers.
 

@@ -148,8 +148,8 @@ def _qemu(options: Options, scope: port.Scope, cachedir: Path, clock: clocks.Clo
 
 
 def _proxmox(options: Options, scope: port.Scope, clock: clocks.Clock, place: Place) -> port.Instances:
-    from nstance.providers.proxmox import configured, provider
+    from nstance.providers.proxmox import client, configured, provider
 
     access, settings = configured.read(options, os.environ, place.read_secret)
     options.finish()
-    return provider.open_proxmox(scope, access, clock, settings)
+    return provider.ProxmoxProvider(scope, client.ProxmoxClient(access, clock), clock, settings)

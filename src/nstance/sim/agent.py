@@ -51,8 +51,9 @@ class SimAgent:
         self.number = number
         self.mute = mute  # it never registers: a bad image
         self.broken = broken  # it never becomes ready
-        self.failing_since: float | None = None  # its checks fail at the moment
-        self._failed = (0.0, -RECOVERY_SECONDS)  # from, until: the time before when they failed
+        self.failing = False  # whatever it checks fails at the moment
+        self._failing_since: float | None = None
+        self._failed = (0.0, -RECOVERY_SECONDS)  # from, until: when checks failed before
         self.alive = True
         self.registered = False
         self.identity_lost = False  # it can never register again
@@ -96,8 +97,8 @@ class SimAgent:
     def failed_for(self) -> float:
         """Seconds for which its check fails, or failed until a moment ago."""
         since, until = self._failed
-        if self.failing_since is not None:
-            since, until = self.failing_since, self.world.now
+        if self._failing_since is not None:
+            since, until = self._failing_since, self.world.now
         return until - since if until >= self.world.now - RECOVERY_SECONDS else 0.0
 
     def _note_last_seen(self) -> None:
@@ -109,7 +110,7 @@ class SimAgent:
 
     @property
     def is_ready(self) -> bool:
-        if not self.installed or self.broken or self.failing_since is not None:
+        if not self.installed or self.broken or self.failing:
             return False
         return all(each.passing for each in self._results()) and (self._has_results or not self._is_checked)
 
@@ -121,8 +122,7 @@ class SimAgent:
     def _results(self) -> list[agent_pb2.CheckResult]:
         checks = self._checks.checks if self._checks is not None and self._has_results else ()
         own = check_name(self.request.args.get("generation"))
-        passes = self.failing_since is None
-        return [agent_pb2.CheckResult(name=each.name, passing=passes and each.name == own) for each in checks]
+        return [agent_pb2.CheckResult(name=each.name, passing=not self.failing and each.name == own) for each in checks]
 
     def ready_since(self, port: AgentPort, *, within: float) -> float | None:
         """Since when it has reported ready to this leader; None if it has not, within so many seconds."""
@@ -152,14 +152,22 @@ class SimAgent:
     def _run_checks(self, checks: agent_pb2.CheckConfig) -> None:
         if self._checks is checks and self.alive:
             self._has_results = True
+            self._note_failures()
             self.report()
 
     def fail_checks(self, failing: bool) -> None:
-        if self.alive and (self.failing_since is not None) is not failing:
-            if self.failing_since is not None:
-                self._failed = self.failing_since, self.world.now
-            self.failing_since = self.world.now if failing else None
+        if self.alive and self.failing is not failing:
+            self.failing = failing
+            self._note_failures()
             self.report()
+
+    def _note_failures(self) -> None:
+        """An adopted VM may be of another revision than its record, and then fails the checks of that one."""
+        fails = self.failing or not all(each.passing for each in self._results())
+        if fails and self._failing_since is None:
+            self._failing_since = self.world.now
+        elif not fails and self._failing_since is not None:
+            self._failed, self._failing_since = (self._failing_since, self.world.now), None
 
     def report(self) -> None:
         connection = self.connection

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nstance.model.ids import DEFAULT_TENANT, ClusterId, GroupKey, GroupName, ShardId
 
@@ -80,6 +80,10 @@ class DesiredGroups:
     unknown: str = "hold"  # what happens to VMs that no record knows
     eligible_age: float | None = None
     forced_age: float = FORCED_AGE
+
+    def without_expiry(self) -> "DesiredGroups":
+        """A shard whose instances expire is never at rest."""
+        return replace(self, eligible_age=None, forced_age=FORCED_AGE)
 
     def text(self) -> bytes:
         return json.dumps(self._document(), sort_keys=True).encode()

@@ -99,8 +99,8 @@ class SimServer:
         self.world = world
         self.machine = machine
         self.elector: Elector | None = None  # while its process runs
-        self.door: AgentPort | None = None
-        self.office: OperatorPort | None = None
+        self.agent_port: AgentPort | None = None
+        self.operator_port: OperatorPort | None = None
         self._context = contextvars.Context()
 
     @property
@@ -220,12 +220,12 @@ class SimServer:
                 await self.machine.sleep(0.5)
 
     def _on_commit(self, entry: slots.Entry) -> None:
-        assert self.door is not None
-        self.world.auditor.decided(entry, self.door)
+        assert self.agent_port is not None
+        self.world.auditor.decided(entry, self.agent_port)
 
     def _ports(self, context: TermContext) -> list[Port]:
-        self.door, self.office = AgentPort(self, context), OperatorPort(self, context)
-        return [self.office, self.door]
+        self.agent_port, self.operator_port = AgentPort(self, context), OperatorPort(self, context)
+        return [self.operator_port, self.agent_port]
 
     async def _at_point(self, point: points.Point) -> None:
         if self.world.visit(self, point):

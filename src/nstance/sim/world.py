@@ -6,7 +6,6 @@ is hashed, and a second run of the seed gives the same hash.
 
 import asyncio
 import contextvars
-import dataclasses
 import gc
 import hashlib
 import logging
@@ -30,7 +29,7 @@ from nstance.sim.agent import SimAgent
 from nstance.sim.agent_port import AgentPort
 from nstance.sim.audit.auditor import Auditor
 from nstance.sim.audit.quiescence import find_unrest
-from nstance.sim.desired_groups import FORCED_AGE, SHARD, DesiredGroups
+from nstance.sim.desired_groups import SHARD, DesiredGroups
 from nstance.sim.fault_model import ProviderFaults, StorageFaults
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.network import Network
@@ -327,7 +326,7 @@ class World:
         self.network.cut.clear()
         self.network.rejected.clear()
         self.agents_shut_out_until = 0.0
-        self.configure(dataclasses.replace(self.desired_groups, eligible_age=None, forced_age=FORCED_AGE))
+        self.configure(self.desired_groups.without_expiry())
         self.restore_secrets()
         for agent in self.agents():
             agent.fail_checks(False)
@@ -353,11 +352,11 @@ class World:
     def _resume_rollouts(self) -> None:
         """Resume rollouts that wait for a person."""
         leader = self.leader()
-        if leader is None or leader.office is None:
+        if leader is None or leader.operator_port is None:
             return
         for key, record in self.auditor.rollouts.groups.items():
             if record.current is not None and record.current.outcome in rollout.HELD:
-                leader.spawn(leader.office.resume(key))
+                leader.spawn(leader.operator_port.resume(key))
 
     async def _reread(self) -> None:
         reader = journal.Journal(

@@ -20,7 +20,7 @@ FLOOD = ("tests/component/test_agent_flood.py",)
 REGISTRAR = ("tests/component/test_registrar.py",)
 CLOCK = ("tests/unit/test_clock.py",)
 SHARD_TIME = ("tests/unit/server/test_shard_time.py",)
-SILENCE = ("tests/component/test_server_silence.py",)
+SILENCE = ("tests/sim/test_never_connected.py",)
 CREATING = ("tests/unit/core/test_core_creating.py",)
 EFFECTS = ("tests/unit/server/test_effects.py",)
 SHARD_FAILURES = ("tests/unit/server/test_shard_failures.py",)
@@ -124,9 +124,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "compaction-eats-the-end",
-        "nstance.objects.compaction",
-        "            if number >= horizon:\n                break\n            await guard()\n",
-        "            await guard()\n",
+        "nstance.objects.journal_writer",
+        "                if number >= horizon:\n                    break\n                await self.guard()\n",
+        "                await self.guard()\n",
         "compaction removes slots that no snapshot holds",
     ),
     Mutant(

@@ -11,6 +11,7 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
         "    surge = max_surge(desired) - (draft.count_existing() - desired.size)\n",
         "    surge = len(draft.members) if causes is _FORCED else max_surge(desired) - draft.count_existing() + desired.size\n",
         "a group that was created at once is replaced at once",
+        seeds=(39,),
     ),
     Mutant(
         "forced-expiry-ignores-order",
@@ -19,6 +20,7 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
         "            steps = len(draft.members) if causes is _FORCED else _allowed_steps(draft, desired, member, causes)\n"
         "            started = True\n",
         "several members of a quorum expire at once",
+        seeds=(125,),
     ),
     Mutant(
         "expired-place-filled-early",
@@ -26,6 +28,7 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
         "    return instance.cause in replacing.LIMITED\n",
         "    return instance.cause in replacing.VOLUNTARY\n",
         "the place of one that expired is filled while its VM still drains",
+        seeds=(39,),
     ),
     Mutant(
         "expired-too-early",
@@ -33,6 +36,7 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
         "draft.is_due(instance.created + age)",
         "draft.is_due(instance.created + age / 2)",
         "instances leave before they are too old",
+        seeds=(9,),
     ),
     Mutant(
         "forced-expiry-waits-for-a-person",
@@ -48,16 +52,18 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
         "        pending=tuple(name for name in names if name not in results),\n",
         "        pending=(),\n",
         "an old instance goes for one whose checks have not run yet",
+        seeds=(4,),
     ),
     Mutant(
         "old-instances-get-new-checks",
         "nstance.server.leader.readiness",
-        "        resolved = self._vm_requests.resolve(instance) if instance is not None else None\n"
+        "        resolved = self.vm_requests.resolve(instance) if instance is not None else None\n"
         "        known = presence.checks_sent\n",
-        "        groups = self._vm_requests._active_config.configuration.groups\n"
+        "        groups = self.vm_requests.active_config.configuration.groups\n"
         "        resolved = groups.get(instance.key) if instance is not None else None\n"
         "        known = presence.checks_sent\n",
         "a rollout makes all old instances fail checks of a service that they do not have",
+        seeds=(4,),
     ),
     Mutant(
         "unhealthy-at-the-first-failure",
@@ -65,5 +71,6 @@ EXPIRY_AND_CHECKS: tuple[Mutant, ...] = (
         "agent.failing_since + limits.unhealthy_after",
         "agent.failing_since",
         "one failed check costs a healthy instance its place",
+        seeds=(94,),
     ),
 )

@@ -392,7 +392,7 @@ def apply(view: View, decision: Decision) -> View:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(situations())
 def test_any_plan_settles(situation: tuple[View, Policy]) -> None:
     """From any state: deciding again at the same time changes nothing, calls nothing, and wakes at the same time."""

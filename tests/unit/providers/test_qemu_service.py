@@ -29,7 +29,7 @@ def test_vms_must_outlive_the_service(cgroup: str, answer: str, problem: str, tm
     assert bool(found) == bool(problem)
 
 
-def test_without_systemd_nothing_is_said(tmp_path: Path) -> None:
+def test_without_systemd_there_is_no_problem(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/system.slice/nstance-server.service\n")
     assert service.why_vms_end(tmp_path / "cgroup", str(tmp_path / "none"), pid=7) == ""
     assert service.why_vms_end(tmp_path / "none") == ""

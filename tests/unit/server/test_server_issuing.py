@@ -75,4 +75,4 @@ def test_a_nonce_that_is_out_of_date_by_both_clocks_is_rejected(later: float) ->
     ],
 )
 def test_a_certificate_is_valid_now(wall: float, steady: float, expires: float) -> None:
-    assert issuer(wall, steady).new_certificate(b"k", life=30 * DAY).expires == NOW + expires
+    assert issuer(wall, steady).new_certificate(b"k", life=30 * DAY).certificate_expires == NOW + expires

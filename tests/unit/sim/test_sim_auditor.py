@@ -41,7 +41,7 @@ def write(w: World, *entries: slots.Entry, number: int | None = None, epoch: int
     a = w.auditor
     number = a.tail + 1 if number is None else number
     for entry in entries:
-        port = w.servers[0].door or w.servers[1].door
+        port = w.servers[0].agent_port or w.servers[1].agent_port
         assert port is not None
         a.decided(entry, port)
     body = slot_body(

@@ -109,7 +109,7 @@ class ClusterStorage:
 async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator[ClusterStorage]:
     """`create`: for commands that may be the first to write to a directory. For others a missing one is a typo. A dry run
     does not create it but sees an empty one."""
-    is_missing = target.provider == "file" and not _is_directory(target.bucket)
+    is_missing = target.provider == "file" and not os.path.isdir(target.bucket)  # noqa: ASYNC240
     if is_missing and not create:
         raise errors.CommandError(
             f"there is no directory {target.bucket!r}; set --storage-bucket to the servers' --bucket"
@@ -136,7 +136,3 @@ async def open_storage(target: Target, *, create: bool = False) -> AsyncIterator
         await clients.aws.close()
         await clients.google.close()
         await store.close()
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path)

@@ -18,6 +18,7 @@ from nstance.admin.shard.records import Record
 from nstance.admin.shard.shard_feed import ShardFeed
 from nstance.clock import Clock, Rng
 from nstance.model.ids import ShardId
+from nstance.tasks import background
 
 BATCH_SECONDS = 0.02
 MAX_QUEUED = 500  # messages of one subscriber
@@ -74,15 +75,12 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def running(self) -> Any:
-        tasks = [asyncio.create_task(work) for feed in self.feeds.values() for work in feed.work()]
-        try:
-            yield
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with background.running(work for feed in self.feeds.values() for work in feed.work()):
+            try:
+                yield
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
 
     # ---- subscribers
 

@@ -15,6 +15,7 @@ from nstance.admin.client import Client
 from nstance.admin.shard.records import Record, event
 from nstance.clock import Clock
 from nstance.model.ids import ShardId
+from nstance.tasks import background
 
 POLL_SECONDS = 0.5
 PAGE = 500
@@ -106,14 +107,9 @@ async def follow(
                 await client.renew_if_due()
                 await clock.sleep(POLL_SECONDS)
 
-    watchers = [asyncio.create_task(watch(client)) for client in clients]
-    try:
+    async with background.running(map(watch, clients)):
         while True:
             entry = await queue.get()
             if isinstance(entry, Exception):
                 raise entry
             yield entry
-    finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)

@@ -8,8 +8,7 @@ import contextlib
 import io
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 from grpclib.const import Status
 
@@ -26,6 +25,7 @@ from nstance.admin.top.screen import Screen
 from nstance.admin.top.state import Page, Shown, State, press
 from nstance.clock import Clock, Rng, SystemClock, SystemRng
 from nstance.model.ids import ShardId
+from nstance.tasks import background
 
 FRAME_SECONDS = 0.2  # between two drawings because of changes; keys do not wait for it
 IDLE_SECONDS = 1.0  # ages and the clock go on
@@ -59,7 +59,7 @@ class Top:
 
     async def run(self) -> None:
         work = [each for feed in self._feeds for each in feed.work()]
-        async with self._listening(), _tasks([*work, self._read_detail()]) as tasks:
+        async with self._listening(), background.running([*work, self._read_detail()]) as tasks:
             while not self._state.is_done:
                 for task in tasks:
                     if task.done():
@@ -167,14 +167,3 @@ class Top:
             return Detail(
                 last, "it is gone: this is what was known last" if is_gone and last else errors.explain(error)
             )
-
-
-@contextlib.asynccontextmanager
-async def _tasks(work: Sequence[Coroutine[Any, Any, None]]) -> AsyncIterator[list["asyncio.Task[None]"]]:
-    tasks = [asyncio.create_task(each) for each in work]
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -17,12 +17,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 
-def _checksum(value: str) -> str:
-    if not _SHA256.fullmatch(value):
-        raise invalid(f"expected a SHA-256 checksum of 64 hexadecimal digits, found {quoted(value)}")
-    return value
-
-
 def _by_arch(value: object) -> object:
     """One checksum stands for both architectures."""
     return dict.fromkeys(ARCHITECTURES, value) if isinstance(value, str) else value
@@ -34,20 +28,16 @@ def _url(value: str) -> str:
     return value
 
 
-def _object(value: str) -> str:
-    if storage_keys.is_ours(value) or value.startswith("/") or ".." in value.split("/"):
-        raise invalid(f"expected an object of your own, outside cluster/ and shard/, found {quoted(value)}")
-    return value
-
-
-Checksum = Annotated[str, AfterValidator(_checksum), WithJsonSchema(_HEX)]
+Checksum = Annotated[
+    str, AfterValidator(scalars.matching(_SHA256, "a SHA-256 checksum of 64 hexadecimal digits")), WithJsonSchema(_HEX)
+]
 
 
 class AgentSource(Block):
     """`{arch}` in the URL or the object's key becomes amd64 or arm64."""
 
     url: Annotated[scalars.Text, AfterValidator(_url)] = ""
-    object: Annotated[scalars.Text, AfterValidator(_object)] = ""
+    object: Annotated[scalars.Text, AfterValidator(storage_keys.check_users_own)] = ""
     sha256: Annotated[
         Mapping[Literal["amd64", "arm64"], Checksum],
         BeforeValidator(_by_arch, json_schema_input_type=Checksum | Mapping[Literal["amd64", "arm64"], Checksum]),

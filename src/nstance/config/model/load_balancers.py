@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt
 from nstance.config.errors import quoted
 from nstance.config.model import scalars
 from nstance.config.model.scalars import Block, invalid
-from nstance.config.model.workload import NONCE_KEY
 
 
 def _url(value: str) -> str:
@@ -25,12 +24,6 @@ MEMBER_LISTS = ("webhook", "file")  # load balancers that work with every provid
 _WEBHOOK_KEYS = frozenset({"url", "secret", "auth", "ca_file", "timeout"})
 
 
-def _check_secret(value: str) -> str:
-    if value == NONCE_KEY:
-        raise invalid(f"expected another secret than {quoted(value)}, which signs registration nonces")
-    return value
-
-
 class LoadBalancer(Block):
     provider: Annotated[
         Literal["aws", "gcp", "memory", "webhook", "file"],
@@ -42,7 +35,7 @@ class LoadBalancer(Block):
     target_group_arns: tuple[scalars.NonEmptyText, ...] = ()
     instance_group_name: scalars.Text = ""
     url: Annotated[str, AfterValidator(_url)] | None = Field(default=None, description="of a webhook")
-    secret: Annotated[scalars.SecretName, AfterValidator(_check_secret)] | None = None
+    secret: scalars.UserSecret | None = None
     auth: Literal["hmac", "token"] = "hmac"
     ca_file: scalars.Text = ""
     timeout: Annotated[scalars.Period, Field(le=60.0)] = 5.0

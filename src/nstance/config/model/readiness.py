@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 
-from nstance.config.errors import quoted
 from nstance.config.model import scalars
 from nstance.config.model.scalars import Block, invalid
 
@@ -27,18 +26,6 @@ UNHEALTHY_AFTER = "unhealthy_after"  # the only key of the block that is not a c
 
 def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
-
-
-def _path(value: str) -> str:
-    if not _PATH.fullmatch(value):
-        raise invalid(f"expected a path that starts with / and has no spaces, found {quoted(value)}")
-    return value
-
-
-def _unit(value: str) -> str:
-    if not _UNIT.fullmatch(value):
-        raise invalid(f'expected the name of a systemd unit such as "nginx.service", found {quoted(value)}')
-    return value
 
 
 def _argument(value: str) -> str:
@@ -92,7 +79,11 @@ class HttpCheck(_Check):
 
     kind: Literal["http"]
     port: Port
-    path: Annotated[str, AfterValidator(_path), WithJsonSchema({"type": "string", "pattern": "^/"})] = "/"
+    path: Annotated[
+        str,
+        AfterValidator(scalars.matching(_PATH, "a path that starts with / and has no spaces")),
+        WithJsonSchema({"type": "string", "pattern": "^/"}),
+    ] = "/"
     tls: StrictBool = False
 
 
@@ -114,7 +105,7 @@ class SystemdCheck(_Check):
     """Passes if a systemd unit is active."""
 
     kind: Literal["systemd"]
-    unit: Annotated[str, AfterValidator(_unit)]
+    unit: Annotated[str, AfterValidator(scalars.matching(_UNIT, 'the name of a systemd unit such as "nginx.service"'))]
 
 
 CheckSpec = HttpCheck | TcpCheck | CommandCheck | SystemdCheck

@@ -84,7 +84,9 @@ def _parsed_by(parse: Callable[[str], T]) -> Callable[[object], object]:
     return validate
 
 
-def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], str]:
+def matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], str]:
+    """A validator for text."""
+
     def validate(value: str) -> str:
         if not pattern.fullmatch(value):
             raise invalid(f"expected {expected}, found {quoted(value)}")
@@ -239,17 +241,27 @@ ClusterId = Annotated[ids.ClusterId, AfterValidator(check_name), _NAME_SCHEMA]
 ShardId = Annotated[ids.ShardId, AfterValidator(check_name), _NAME_SCHEMA]
 Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "pattern": "^[a-z]{3}$"})]
 Label = Annotated[
-    str, AfterValidator(_matching(_LABEL, "a name of letters, digits, dots, hyphens and underscores (at most 64)"))
+    str, AfterValidator(matching(_LABEL, "a name of letters, digits, dots, hyphens and underscores (at most 64)"))
 ]
 Variable = Annotated[
-    str, AfterValidator(_matching(_VARIABLE, "a variable name of letters, digits, dots, hyphens and underscores"))
+    str, AfterValidator(matching(_VARIABLE, "a variable name of letters, digits, dots, hyphens and underscores"))
 ]
 EnvironmentName = Annotated[
-    str, AfterValidator(_matching(_ENVIRONMENT, "the name of an environment variable (letters, digits, underscores)"))
+    str, AfterValidator(matching(_ENVIRONMENT, "the name of an environment variable (letters, digits, underscores)"))
 ]
 SecretName = Annotated[
-    str, AfterValidator(_matching(_SECRET, "a secret's name of letters, digits, dots, hyphens and underscores"))
+    str, AfterValidator(matching(_SECRET, "a secret's name of letters, digits, dots, hyphens and underscores"))
 ]
+NONCE_KEY = "registration-nonce.key"  # the secret that signs nonces
+
+
+def _not_ours(value: object) -> object:
+    if value == NONCE_KEY:
+        raise invalid(f"expected another secret than {quoted(value)}, which signs registration nonces")
+    return value
+
+
+UserSecret = Annotated[SecretName, BeforeValidator(_not_ours)]
 HostName = Annotated[str, AfterValidator(_host)]
 FileName = Annotated[str, AfterValidator(_file_name)]
 PublicKeyName = Annotated[str, AfterValidator(_public_key), WithJsonSchema({"type": "string", "pattern": "\\.pub$"})]

@@ -22,7 +22,6 @@ from nstance.config.model.scalars import Block, describe_type, invalid
 
 MAX_INSTANCE_TYPES = 20
 MAX_FILES = 256  # of one instance: the limit of an agent
-NONCE_KEY = "registration-nonce.key"  # the secret that signs nonces; never a file of an instance
 CA_TEMPLATE = "ca"  # the template of the cluster's CA certificate
 CA_LIFETIME_SECONDS = 10 * 365 * 86_400.0
 
@@ -114,27 +113,14 @@ class CertificateFile(Block):
     key: CertificateKey
 
 
-def _check_secret(value: str) -> str:
-    if value == NONCE_KEY:
-        raise invalid(f"expected another secret than {quoted(value)}, which signs registration nonces")
-    return value
-
-
 class SecretFile(Block):
     kind: Literal["secret"]
-    source: Annotated[scalars.SecretName, BeforeValidator(_check_secret)]
-
-
-def _check_storage_key(value: str) -> str:
-    """Checks the key before it is rendered; the rendered key is checked again."""
-    if storage_keys.is_ours(value) or value.startswith("/") or ".." in value.split("/"):
-        raise invalid(f"expected an object of your own, outside cluster/ and shard/, found {quoted(value)}")
-    return value
+    source: scalars.UserSecret
 
 
 class StorageFile(Block):
     kind: Literal["storage"]
-    source: Annotated[scalars.NonEmptyText, AfterValidator(_check_storage_key)]
+    source: Annotated[scalars.NonEmptyText, AfterValidator(storage_keys.check_users_own)]
 
 
 class EnvFile(Block):
@@ -202,15 +188,12 @@ class OnDemand(Block):
     )
 
 
-def _check_quantity(value: str) -> str:
-    if not QUANTITY.fullmatch(value):
-        raise invalid(f"expected a Kubernetes quantity such as 4, 500m or 16Gi, found {quoted(value)}")
-    return value
-
-
 Capacity = Mapping[
     Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9./_-]{0,252}$")],
-    Annotated[scalars.NonEmptyText, AfterValidator(_check_quantity)],
+    Annotated[
+        scalars.NonEmptyText,
+        AfterValidator(scalars.matching(QUANTITY, "a Kubernetes quantity such as 4, 500m or 16Gi")),
+    ],
 ]
 
 

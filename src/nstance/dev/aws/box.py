@@ -33,6 +33,7 @@ from nstance.dev.run import DEV_ENCRYPTION_KEY
 from nstance.model.ids import ShardId
 from nstance.server.config import configuration
 from nstance.server.workload import rendering
+from nstance.tasks import background
 from nstance.telemetry import logs
 
 SHARD = ShardId("dev")
@@ -102,9 +103,7 @@ class Box:
                 if task.done():
                     task.result()
         finally:
-            for task in (*tasks, script):
-                task.cancel()
-            await asyncio.gather(*tasks, script, return_exceptions=True)
+            await background.end([*tasks, script])
 
     async def _demonstrate(self, hypervisor: Hypervisor, spot: SpotService) -> None:
         size = self._options.size

@@ -23,6 +23,7 @@ from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.nodes import Nodes
 from nstance.operator.controllers.pod_objects import must_evict
 from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
+from nstance.tasks import background
 from nstance.tasks.backoff import Backoff, retry
 from nstance.telemetry import trace_ids
 from nstance.telemetry.traces import SpanPlan
@@ -68,10 +69,8 @@ class Drains(Controller):
             await asyncio.Event().wait()
         finally:
             self._running = False
-            tasks = [drain.task for drain in self._drains.values() if drain.task is not None] + list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            drains = [drain.task for drain in self._drains.values() if drain.task is not None]
+            await background.end([*drains, *self._tasks])
 
     # ---- changes
 

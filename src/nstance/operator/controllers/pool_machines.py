@@ -268,7 +268,8 @@ class PoolMachines(Controller):
             return None
         if shard is None or not shard.synced or event is None:
             message = unreachable_message(item, resources.spec(item).get("failureDomain", ""), shard)
-            await self._write_condition(item, Condition("Ready", None, "ShardUnreachable", message))
+            unknown = Condition("Ready", None, "ShardUnreachable", message)
+            await self._write_status(kinds.NSTANCE_MACHINE, item, {}, [unknown])
             return None
         await self._write_status(kinds.NSTANCE_MACHINE, item, machine_status(event, shard.name), [condition(event)])
         if event.state in COUNTED:
@@ -366,9 +367,6 @@ class PoolMachines(Controller):
                 await resources.patch_unchanged(self._kube, kinds.MACHINE_POOL, machine_pool, change)
         if resources.has_finalizer(machine):
             await resources.remove_finalizer(self._kube, kinds.MACHINE, machine)
-
-    async def _write_condition(self, item: Object, shown: Condition) -> None:
-        await self._write_status(kinds.NSTANCE_MACHINE, item, {}, [shown])
 
 
 def _decisive(item: Object | None) -> tuple[object, ...]:

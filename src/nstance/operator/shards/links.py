@@ -9,6 +9,7 @@ from nstance.operator.config_file import Configuration
 from nstance.operator.metrics import Metrics
 from nstance.operator.shards.link import Link, LinkContext
 from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
+from nstance.tasks import background
 from nstance.v1 import operator_pb2 as pb
 from nstance.v1 import registration_pb2
 from nstance.wire.credentials import Credentials
@@ -100,10 +101,7 @@ class Links:
             await asyncio.Event().wait()
         finally:
             self._running = False
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await background.end(self._tasks.values())
 
     async def renew_certificate(self) -> registration_pb2.RegisterResponse:
         """Asks one shard after the other. Raises ShardUnreachableError or ShardRefusedError of the last one."""

@@ -83,15 +83,12 @@ class Inventory:
         self._client = client
         self._vmids = vmids
         self._pool = pool
-        self._may_list = False
 
     async def vms(self) -> Sequence[PveVm]:
         """All VMs of the cluster, and its containers. A token without the right to see them gets a short list without an
-        error, so the right is checked first."""
-        if not self._may_list:
-            await self._check_right()
-            self._may_list = True
+        error, so the right is checked after each list: it may be taken away at any time."""
         found = await self._client.get("/cluster/resources", permission=f"{AUDIT} on /vms", type="vm")
+        await self._check_right()
         vms = [_vm(each) for each in _entries(found) if each.get("type") in ("qemu", "lxc")]
         unnamed = [vm for vm in vms if vm.is_unnamed]
         if not unnamed:

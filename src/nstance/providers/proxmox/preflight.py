@@ -89,7 +89,7 @@ def _parse(launch: PlannedLaunch) -> tuple[Arguments | None, list[Fault]]:
         try:
             machine_size.parse(text)
         except errors.PermanentError as problem:
-            faults.append(Fault(("templates", launch.template), str(problem)))
+            faults.append(Fault(("templates", launch.template, "instance_type"), str(problem)))
     try:
         return arguments.parse(launch.args), faults
     except errors.PermanentError as problem:

@@ -19,7 +19,7 @@ from nstance.providers.machine_size import MachineSize
 from nstance.providers.port import CreateRequest, Status, Vm
 from nstance.providers.proxmox import arguments, cloning, network, ownership, places
 from nstance.providers.proxmox.arguments import Arguments
-from nstance.providers.proxmox.client import Access, ProxmoxClient
+from nstance.providers.proxmox.client import ProxmoxClient
 from nstance.providers.proxmox.cloning import Cloning, half_made
 from nstance.providers.proxmox.inventory import CREATING, CloningError, Inventory, PveVm
 from nstance.providers.proxmox.ownership import Owner
@@ -337,7 +337,3 @@ class ProxmoxProvider(port.Instances, port.Preflight):
 
 def _provider_id(vm: PveVm) -> ProviderId:
     return ProviderId(f"proxmox:///{vm.vmid}/{vm.name}")
-
-
-def open_proxmox(scope: port.Scope, access: Access, clock: Clock, settings: ProxmoxSettings) -> ProxmoxProvider:
-    return ProxmoxProvider(scope, ProxmoxClient(access, clock), clock, settings)

@@ -331,13 +331,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             raise status.denied("this key belongs to another instance")
         if new.public_key != instance.public_key or not self._is_fresh(instance):
             self._count_write(instance.id)
-            renewed = ev.Renewed(
-                id=instance.id,
-                public_key=new.public_key,
-                certificate_serial=new.serial,
-                certificate_expires=new.expires,
-            )
-            refusal = await asking.ask(shard, renewed)
+            refusal = await asking.ask(shard, ev.Renewed(id=instance.id, **new.as_fields()))
             if refusal is not None:
                 raise status.denied("this instance is not registered any more")
         made = issuer.agent_certificate(shard.instances[instance.id], life=life)

@@ -125,9 +125,7 @@ class Registrar:
             shard,
             ev.Registered(
                 id=instance.id,
-                public_key=new.public_key,
-                certificate_serial=new.serial,
-                certificate_expires=new.expires,
+                **new.as_fields(),
                 ip4=_printable(request.ipv4),
                 ip6=_printable(request.ipv6),
                 hostname=_printable(request.hostname),

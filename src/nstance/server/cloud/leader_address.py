@@ -5,6 +5,7 @@ that stops in order releases it, so that its successor need not take it away. A 
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -12,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from nstance.objects.journal import DeposedError
 from nstance.providers import errors, port
 from nstance.server.cloud.provider_calls import ProviderCalls
-from nstance.tasks.backoff import Backoff
+from nstance.tasks.backoff import Backoff, retry
 
 log = logging.getLogger(__name__)
 
@@ -30,23 +31,14 @@ class LeaderAddress:
 
     async def run(self) -> None:
         if self.provider is not None and self.is_configured():
-            await self._assign(self.provider)
+            assign = functools.partial(self._assign, self.provider)
+            await retry(assign, clock=self.calls.clock, expected=errors.ProviderError, on_failure=_on_failure)
         await asyncio.Event().wait()
 
     async def _assign(self, provider: port.LeaderAddress) -> None:
-        failures = 0
-        while not self._is_releasing:
-            try:
-                self._may_be_assigned = True
-                await self.calls.once("assign_leader_network", self.calls.others, provider.assign_leader_address)
-                return
-            except errors.ProviderError as error:
-                failures += 1
-                delay = RETRY.delay(failures)
-                log.warning(
-                    "failed to assign the leader address", extra={"error": str(error), "retry_seconds": round(delay, 1)}
-                )
-                await self.calls.clock.sleep(delay)
+        if not self._is_releasing:
+            self._may_be_assigned = True
+            await self.calls.once("assign_leader_network", self.calls.others, provider.assign_leader_address)
 
     async def release(self, seconds: float) -> None:
         """Releases the address if this server may have it. The next leader does not wait longer than this for it."""
@@ -58,3 +50,9 @@ class LeaderAddress:
                 await self.calls.once("release_leader_network", self.calls.others, self.provider.release_leader_address)
         except (errors.ProviderError, TimeoutError, DeposedError) as error:
             log.info("failed to release the leader address", extra={"error": str(error) or "timed out"})
+
+
+def _on_failure(error: errors.ProviderError, failures: int) -> float:
+    delay = RETRY.delay(failures)
+    log.warning("failed to assign the leader address", extra={"error": str(error), "retry_seconds": round(delay, 1)})
+    return delay

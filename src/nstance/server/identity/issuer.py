@@ -6,18 +6,10 @@ from dataclasses import dataclass
 
 from nstance.authority.keyset import Authority
 from nstance.clock import Clock, Rng
+from nstance.model.events import Credential
 from nstance.model.ids import ShardId
 from nstance.model.instance import Instance, Nonce
 from nstance.pki import ca, fields, keys, names, nonce
-
-
-@dataclass(frozen=True, slots=True)
-class NewCertificate:
-    """What a registration or renewal writes into the record, before the certificate is handed out."""
-
-    public_key: str
-    serial: str
-    expires: float
 
 
 class Issuer:
@@ -61,14 +53,15 @@ class Issuer:
         except nonce.InvalidNonceError:
             return self.authority.verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)
 
-    def new_certificate(self, public_key: bytes, *, life: float) -> NewCertificate:
-        """Uses the clock that is behind, within limits: a certificate that is not valid yet would lock its agent out."""
+    def new_certificate(self, public_key: bytes, *, life: float) -> Credential:
+        """What a registration or renewal writes into the record, before the certificate is handed out. By the clock that is
+        behind, within limits: a certificate that is not valid yet would lock its agent out."""
         wall = self._clock.wall()
         now = min(wall, max(self._clock.steady(), wall - life / 2))
-        return NewCertificate(
+        return Credential(
             public_key=base64.b64encode(public_key).decode(),
-            serial=f"{ca.new_serial(self._rng):x}",
-            expires=float(int(now + life)),
+            certificate_serial=f"{ca.new_serial(self._rng):x}",
+            certificate_expires=float(int(now + life)),
         )
 
     def public_key(self, instance: Instance) -> bytes:

@@ -4,7 +4,6 @@ The cluster's CA signed the certificate for exactly this instance and tenant, an
 the VM of an agent without a record becomes a candidate for adoption, and a record without the registration is completed.
 """
 
-import base64
 import logging
 
 from nstance.model import events as ev
@@ -40,12 +39,7 @@ def recognize_agent(shard: Shard, connection: Connection) -> ev.Registered | Non
         shard.event_log.record(GroupKey(name.tenant, GroupName("")), ReasonCode.SECURITY, message)
         raise status.denied("this key belongs to another instance")
     if instance is not None:
-        return ev.Registered(
-            id=name.id,
-            public_key=agent.public_key,
-            certificate_serial=agent.certificate_serial,
-            certificate_expires=agent.certificate_expires,
-        )
+        return ev.Registered(id=name.id, **agent.as_fields())
     key = shard.unknown.present(agent)
     if key is not None:
         shard.look_again([key])
@@ -56,11 +50,4 @@ def _agent_identity(name: names.Agent, connection: Connection) -> AgentIdentity 
     der = connection.certificate()
     if der is None:
         return None
-    certificate = certificates.credential(der)
-    return AgentIdentity(
-        id=name.id,
-        tenant=name.tenant,
-        public_key=base64.b64encode(certificate.public_key).decode(),
-        certificate_serial=certificate.serial,
-        certificate_expires=certificate.expires,
-    )
+    return AgentIdentity(id=name.id, tenant=name.tenant, **certificates.credential(der).as_fields())

@@ -231,6 +231,7 @@ class Auditor:
         if new.state is State.PENDING:  # an adopted VM was not created for a place
             self._check_attribution(new)
         if new.replaces is not None:
+            self.departures.check_age(self.records[new.replaces], new.replaces_for)
             world.on_moment("replacement")
             rivals = [m.id for m in self.members(new.key) if m.counts and m.replaces == new.replaces]
             if len(rivals) > 1:

@@ -64,10 +64,8 @@ class DepartureAuditor:
                     self._report(f"{new.id} leaves for drift, but matches every desired revision")
             case Cause.PREFERENCE:
                 self._check_preference(old)
-            case Cause.FORCED_EXPIRY:
-                self._check_age(old, world.setup.desired_groups.forced_age)
-            case Cause.ELIGIBLE_EXPIRY:
-                self._check_age(old, world.setup.desired_groups.eligible_age)
+            case Cause.FORCED_EXPIRY | Cause.ELIGIBLE_EXPIRY:
+                self.check_age(old, new.cause)
             case Cause.SCALE_DOWN:
                 size = min((g.size for g in auditor.desired.of(new.key)), default=0)
                 # In one decision a group may shrink, and one of the rest leave for another reason.
@@ -104,8 +102,13 @@ class DepartureAuditor:
         if not any(pairs & set(offers.better_pairs(group, old)) for group in strict):
             self._report(f"{old.id} leaves for a better offer, but its replacement is in {pairs or 'none'}")
 
-    def _check_age(self, old: Instance, limit: float | None) -> None:
-        age = self._world.steady(old.created)
+    def check_age(self, old: Instance, cause: Cause | None) -> None:
+        """It leaves, or its replacement is created, because it is too old."""
+        configured, age = self._world.setup.desired_groups, self._world.steady(old.created)
+        limits = {Cause.FORCED_EXPIRY: configured.forced_age, Cause.ELIGIBLE_EXPIRY: configured.eligible_age}
+        if cause not in limits:
+            return
+        limit = limits[cause]
         if limit is None or age < limit - TOLERANCE_SECONDS:
             self._report(f"{old.id} leaves because of its age at {age:.1f} s, the limit is {limit}")
 
@@ -114,20 +117,18 @@ class DepartureAuditor:
         if self._was_never_ready(old):
             world.count("left never ready")
             return
-        if self._has_failed(old):
+        has_failed = self._has_failed(old)
+        if has_failed:
             world.count("left failing checks")
-            return
-        unresponsive = auditor.truth.unresponsive.get(new.id, DEAD_AFTER)
-        if unresponsive < (DEAD_AFTER - TOLERANCE_SECONDS) * (1 - 2 * world.setup.drift):
-            self._report(f"{new.id} was given up as unhealthy after {unresponsive:.1f} s without a sign of life")
-        if (healthy := auditor.truth.healthy.get(new.id, 0.0)) > RECONNECT_SECONDS:
-            self._report(f"{new.id} was given up as unhealthy, but was healthy for {healthy:.1f} s")
+        else:
+            self._check_unresponsive(old)
         # Records before the decision too: where the group shrinks in the same decision, a replacement that leaves loses
         # its link. It may have been created in this decision: then only its VM tells.
         members = (*before.values(), *auditor.records.values())
         created = {m.id for m in members if m.state is not State.PENDING and (m.counts or m.provider_id is not None)}
-        if not old.on_demand and not any(m.replaces == new.id and m.id in created for m in members):
-            self._report(f"{new.id} is unresponsive and leaves before its replacement was created")
+        is_replaced = any(m.replaces == new.id and m.id in created for m in members)
+        if not old.on_demand and not is_replaced and not (has_failed and old.ready_at is None):
+            self._report(f"{new.id} is unhealthy and leaves before its replacement was created")
         running = [m for m in auditor.records.values() if m.state is State.RUNNING or m.id == new.id]
         dead = sum(self._is_unresponsive(m.id) for m in running)
         if dead > 3 and dead * 2 > len(running):
@@ -139,6 +140,14 @@ class DepartureAuditor:
         if old.id in self._auditor.truth.views[old.key].firmly_ready:
             return False
         return self._world.steady(old.registered) >= READY_TIMEOUT - TOLERANCE_SECONDS
+
+    def _check_unresponsive(self, old: Instance) -> None:
+        truth = self._auditor.truth
+        unresponsive = truth.unresponsive.get(old.id, DEAD_AFTER)
+        if unresponsive < (DEAD_AFTER - TOLERANCE_SECONDS) * (1 - 2 * self._world.setup.drift):
+            self._report(f"{old.id} was given up as unhealthy after {unresponsive:.1f} s without a sign of life")
+        if (healthy := truth.healthy.get(old.id, 0.0)) > RECONNECT_SECONDS:
+            self._report(f"{old.id} was given up as unhealthy, but was healthy for {healthy:.1f} s")
 
     def _has_failed(self, old: Instance) -> bool:
         """Its check has failed for long enough, or did so until a moment ago."""

@@ -51,6 +51,8 @@ def _restore_bucket(world: "World", backup: Backup) -> None:
     auditor.is_restoring = False
     auditor.restore(backup.checkpoint)
     world.desired_groups = backup.desired_groups
+    if world.faults_stopped:
+        world.configure(world.desired_groups.without_expiry())
     world.began -= world.now - backup.at  # the shard's time continues from the lease, which is as old as the backup
     world.count("restored")
     world.log("restored")

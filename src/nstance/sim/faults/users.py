@@ -76,9 +76,9 @@ class UserFaults(FaultGroup):
 
     def _steer(self, act: Callable[[OperatorPort, GroupKey], Coroutine[Any, Any, None]]) -> bool:
         server = self.world.leader()
-        if server is None or server.office is None:
+        if server is None or server.operator_port is None:
             return False
-        server.spawn(act(server.office, group_key(self.pick_group())))
+        server.spawn(act(server.operator_port, group_key(self.pick_group())))
         return True
 
     # ---- requests

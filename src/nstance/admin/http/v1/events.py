@@ -71,10 +71,9 @@ class EventRoutes(RouteGroup):
             if events:
                 positions[shard] = max(event.id for event in events)
         if call.query.get("format") == "ndjson" or LINES in request.headers.get("Accept", ""):
-            whole: fanout.Answers[Any] = fanout.Answers(
-                failures=answers.failures
-            )  # a file cannot say what is missing in it
-            return answer(call, {}, whole) if answers.failures else _download(found)
+            if answers.failures:  # a file cannot say that a shard is missing in it
+                return answer(call, {}, fanout.Answers[Any](failures=answers.failures))
+            return _download(found)
         return answer(call, {"events": found, "next": format_positions(positions)}, answers)
 
     @route(
