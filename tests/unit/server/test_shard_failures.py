@@ -167,7 +167,7 @@ class DoubtfulTerm:
 
 
 async def test_a_request_that_nobody_waits_for_any_more_is_dropped(scene: Scene) -> None:
-    """Its deadline passed while the lease was in doubt. Whoever sent it may have forgotten the instance since."""
+    """Its deadline passed while the lease was in doubt. Its sender may have forgotten the instance since."""
     await _run_others()  # the first look at all groups is over
     term: Any = DoubtfulTerm()
     scene.shard.term = term
