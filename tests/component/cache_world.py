@@ -12,23 +12,24 @@ import pytest
 
 from nstance import clock
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
-from nstance.server.cache import disk, thread
 from nstance.server.cache.cache import Cache, Event
+from nstance.server.cache.thread import LIMITS, Limits
 from nstance.tasks.backoff import Backoff
 
 CLOCK = clock.SystemClock()
 SECONDS = 60.0
 A, B = InstanceId("knc-01jw51srryegh9snf9cmeh3k4q"), InstanceId("knc-01jw51srryegh9snf9cmeh3k5r")
 IDS = itertools.count(1)
+SOON = Limits(disk_retry=Backoff(0.05, 0.1), lock_seconds=0.05)
 
 
-def opened(path: Path, *, cluster: str = "demo", shard: str = "zone-a") -> Cache:
-    return Cache.open(path, cluster=cluster, shard=shard, clock=CLOCK)
+def opened(path: Path, limits: Limits = LIMITS, *, shard: str = "zone-a") -> Cache:
+    return Cache.open(path, cluster="demo", shard=shard, clock=CLOCK, limits=limits)
 
 
 @contextlib.asynccontextmanager
-async def cached(path: Path, **more: str) -> AsyncIterator[Cache]:
-    cache = opened(path, **more)
+async def cached(path: Path, limits: Limits = LIMITS, *, shard: str = "zone-a") -> AsyncIterator[Cache]:
+    cache = opened(path, limits, shard=shard)
     try:
         yield cache
     finally:
@@ -38,12 +39,6 @@ async def cached(path: Path, **more: str) -> AsyncIterator[Cache]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "db" / "nstance.db"
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "DISK_RETRY", Backoff(0.05, 0.1))
-    monkeypatch.setattr(disk, "LOCK_TIMEOUT_SECONDS", 0.05)
 
 
 def make_event(id: int, message: str, **changes: Any) -> Event:
@@ -76,8 +71,10 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from nstance import clock
 from nstance.model.ids import TenantId
-from nstance.server.cache import thread as cache_thread
 from nstance.server.cache.cache import Cache, Event
+from nstance.server.cache.thread import Limits
+from nstance.tasks.backoff import Backoff
+from nstance.server.cache.thread import LIMITS, Limits
 
 def put_event(cache, id, message):
     fields = dict(tenant=TenantId("default"), group="", instance="", code="c")
@@ -87,7 +84,8 @@ async def images(cache):
     return dict(await cache._rows("SELECT lookup, image FROM images"))
 
 async def main():
-    cache = Cache.open(sys.argv[1], cluster="demo", shard="zone-a", clock=clock.SystemClock())
+    limits = Limits(disk_retry=Backoff(0.05, 0.05))
+    cache = Cache.open(sys.argv[1], cluster="demo", shard="zone-a", clock=clock.SystemClock(), limits=limits)
     {body}
 
 asyncio.run(main())

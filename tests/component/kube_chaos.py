@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -349,8 +350,11 @@ def main() -> int:
             chaos = asyncio.run(play(options.kills, options.seed, Path(folder), programs))
         except AssertionError as problem:
             print(f"seed {options.seed}: {problem}", flush=True)
+            named = re.findall(r"[a-z]{3}-[0-9a-z]{26}", str(problem))
             for log in sorted(Path(folder).glob("operator-*.log")):
-                print(f"{log.name}:", *log.read_text().splitlines()[-40:], sep="\n  ")
+                lines = log.read_text().splitlines()
+                about = [line for line in lines if any(each in line for each in named)]
+                print(f"{log.name}:", *about, "…", *lines[-40:], sep="\n  ")
             return 1
     print(f"seed {options.seed}: nothing lost, leaked, doubled or stuck; {dict(chaos.kills)}; {dict(chaos.acts)}")
     print(f"{time.monotonic() - began:.0f} s")

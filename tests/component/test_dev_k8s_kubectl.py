@@ -185,6 +185,16 @@ async def test_a_definition_through_kustomize(server: Server, tmp_path: pathlib.
     assert "could not find" in await server.kubectl("get", "wd", fails=True)
 
 
+async def test_a_list_is_applied(server: Server) -> None:
+    """kubectl looks for the schema of a List, which has none, in the older form of OpenAPI too."""
+    items = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in ("a", "b")]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    for flags in ((), ("--server-side",)):
+        answer = await server.kubectl("apply", *flags, "-f", "-", stdin=listed)
+        assert "configmap/a" in answer
+        assert "configmap/b" in answer
+
+
 async def test_what_kubectl_makes_itself(server: Server) -> None:
     """These are sent as protobuf."""
     await server.kubectl("create", "namespace", "apart")

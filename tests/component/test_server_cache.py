@@ -15,8 +15,8 @@ from component import cache_world
 from component.cache_world import A, B, cached, images, make_event, opened, put_event
 from nstance.model.ids import DEFAULT_TENANT, InstanceId, TenantId
 from nstance.objects import slots
-from nstance.server.cache import thread
 from nstance.server.cache.cache import Cache
+from nstance.server.cache.thread import Limits
 from nstance.server.leader import history
 
 path = cache_world.path
@@ -135,11 +135,10 @@ async def test_event_ids_of_a_version_that_numbered_by_time_come_first(path: Pat
         assert await cache.events(after=old.id) == [new]
 
 
-async def test_only_the_newest_events_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "KEPT_EVENTS", 20)
-    monkeypatch.setattr(thread, "TRIM_AFTER_EVENTS", 5)
+async def test_only_the_newest_events_are_kept(path: Path) -> None:
+    limits = Limits(kept_events=20, trim_after_events=5)
     for round in range(2):  # the count is right after a restart, too
-        async with cached(path) as cache:
+        async with cached(path, limits) as cache:
             for number in range(26):
                 put_event(cache, f"{round}.{number}")
                 if number % 10 == 0:

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from component import cache_world
-from component.cache_world import A, cached, filled, images, put_event, run_child
+from component.cache_world import SOON, A, cached, filled, images, put_event, run_child
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
 from nstance.server.cache import disk
 from support.eventually import eventually
 
 path = cache_world.path
-soon = cache_world.soon
 
 
 def scribble(path: Path) -> None:
@@ -109,8 +108,8 @@ async def test_a_file_that_somebody_removes_is_made_again_with_its_content(
         assert await images(again) == {"ubuntu": "ami-1"}
 
 
-async def test_damage_while_running_costs_the_content_and_nothing_else(path: Path, soon: None) -> None:
-    async with cached(path) as cache:
+async def test_damage_while_running_costs_the_content_and_nothing_else(path: Path) -> None:
+    async with cached(path, SOON) as cache:
         for number in range(300):
             cache.put_last_report(InstanceId(f"knc-{number:026d}"), 1.0)
         await cache.flush()

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from component import cache_world
-from component.cache_world import SECONDS, A, B, cached, filled, images, opened, put_event, run_child
-from nstance.server.cache import disk, thread
+from component.cache_world import SECONDS, SOON, A, B, cached, filled, images, opened, put_event, run_child
+from nstance.server.cache import disk
 from nstance.server.cache.cache import Cache, CacheUnavailableError
+from nstance.server.cache.thread import Limits
 from support.eventually import eventually
 
 path = cache_world.path
-soon = cache_world.soon
 
 
 # ---- disks that do not work
@@ -27,7 +27,6 @@ soon = cache_world.soon
 FULL = """
     import resource
     assert await cache.flush()
-    cache_thread.DISK_RETRY = cache_thread.Backoff(0.05, 0.05)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, limits[1]))
     for number in range(2000):
@@ -67,9 +66,9 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_moves_the_cache_into_memory_and_room_brings_it_back(
-    tiny_disk: Path, soon: None, caplog: pytest.LogCaptureFixture
+    tiny_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cached(tiny_disk / "db" / "nstance.db") as cache:
+    async with cached(tiny_disk / "db" / "nstance.db", SOON) as cache:
         cache.put_image("before", "pem")
         assert await cache.flush()
         ballast = tiny_disk / "ballast"
@@ -87,10 +86,10 @@ async def test_a_full_disk_moves_the_cache_into_memory_and_room_brings_it_back(
 
 
 async def test_without_a_usable_disk_the_cache_lives_in_memory(
-    tmp_path: Path, soon: None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "db").write_text("a file where the folder should be")
-    async with cached(tmp_path / "db" / "nstance.db") as cache:
+    async with cached(tmp_path / "db" / "nstance.db", SOON) as cache:
         assert not await cache.flush()
         cache.put_image("k", "pem")
         assert await images(cache) == {"k": "pem"}
@@ -99,7 +98,7 @@ async def test_without_a_usable_disk_the_cache_lives_in_memory(
         await eventually(lambda: cache.on_disk, "the disk")
         assert await images(cache) == {"k": "pem"}
     assert sum("in memory" in r.message for r in caplog.records) == 1
-    async with cached(tmp_path / "db" / "nstance.db") as cache:
+    async with cached(tmp_path / "db" / "nstance.db", SOON) as cache:
         assert await images(cache) == {"k": "pem"}
 
 
@@ -108,7 +107,7 @@ async def test_a_file_that_cannot_be_written_is_still_read(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=DELETE")
 
-    def refused(*_: object) -> sqlite3.Connection:
+    def refused(*_: object, lock_seconds: float) -> sqlite3.Connection:
         problem = sqlite3.OperationalError("attempt to write a readonly database")
         problem.sqlite_errorcode = sqlite3.SQLITE_READONLY
         raise problem
@@ -149,26 +148,26 @@ async def locked_by_another_process(path: Path, how: str) -> AsyncIterator[None]
         await process.wait()
 
 
-async def test_a_lock_of_another_process_moves_the_cache_into_memory_for_its_time(path: Path, soon: None) -> None:
+async def test_a_lock_of_another_process_moves_the_cache_into_memory_for_its_time(path: Path) -> None:
     await filled(path)
-    async with cached(path) as cache:
+    async with cached(path, SOON) as cache:
         assert await images(cache) == {"ubuntu": "ami-1"}
         async with locked_by_another_process(path, "BEGIN IMMEDIATE"):
             cache.put_image("during", "pem")
             assert await images(cache) == {"ubuntu": "ami-1", "during": "pem"}
             assert not cache.on_disk
         await eventually(lambda: cache.on_disk, "the way back to the disk")
-    async with cached(path) as cache:
+    async with cached(path, SOON) as cache:
         assert await images(cache) == {"ubuntu": "ami-1", "during": "pem"}
         assert len(await cache.events()) == 20
 
 
-async def test_a_file_that_is_locked_at_the_start_keeps_its_content(path: Path, soon: None) -> None:
+async def test_a_file_that_is_locked_at_the_start_keeps_its_content(path: Path) -> None:
     await filled(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=DELETE")  # in WAL mode nobody can lock readers out
     async with locked_by_another_process(path, "BEGIN EXCLUSIVE"):
-        cache = opened(path)
+        cache = opened(path, SOON)
         cache.put_image("during", "pem")
         assert not await cache.flush()
         assert await images(cache) == {"during": "pem"}
@@ -200,13 +199,8 @@ async def test_a_disk_that_does_not_answer_blocks_nobody(path: Path) -> None:
     await cache.close()
 
 
-async def test_a_full_queue_clears_the_cache_rather_than_answer_wrongly(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(thread, "MAX_PENDING_UPDATES", 10)
-    monkeypatch.setattr(thread, "MAX_PENDING_EVENTS", 5)
-    monkeypatch.setattr(thread, "MAX_PENDING_QUERIES", 1)
-    cache = opened(path)
+async def test_a_full_queue_clears_the_cache_rather_than_answer_wrongly(path: Path) -> None:
+    cache = opened(path, Limits(pending_updates=10, pending_events=5, pending_queries=1))
     cache.put_image("old", "pem")
     cache.put_last_report(B, 1.0)
     assert await cache.flush()

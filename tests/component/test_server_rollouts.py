@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from grpclib.const import Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from component.whole_server import Json, Operator, World, config
 from nstance.model.ids import GroupKey, GroupName, TenantId
@@ -20,6 +21,7 @@ from support.eventually import eventually
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 TOKEN = {"token": {"kind": "storage", "source": "data/token"}}
+LOST = (GRPCError, StreamTerminatedError, OSError, AssertionError)  # the last one says that a stream has ended
 HASTE = {"health": {"suspect_after": "3s", "dead_after": "60s"}}
 
 
@@ -82,22 +84,28 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def drained(operator: Operator) -> AsyncIterator[None]:
-    """Somebody drains nodes, each for a moment."""
+    """Somebody drains nodes, each for a moment, also after a busy machine has cost the stream or an answer."""
 
     async def drain() -> None:
-        async with operator.watch(instances=True, drains=True) as watching:
-            while True:
-                message = await watching.next()
-                if message.WhichOneof("kind") == "instance" and message.instance.state == "draining":
-                    await asyncio.sleep(0.05)
-                    await operator.call("AcknowledgeDrained", instance_id=message.instance.instance_id)
+        while True:
+            with contextlib.suppress(*LOST):
+                async with operator.watch(instances=True, drains=True) as watching:
+                    while True:
+                        message = await watching.next()
+                        if message.WhichOneof("kind") == "instance" and message.instance.state == "draining":
+                            await asyncio.sleep(0.05)
+                            await operator.call("AcknowledgeDrained", instance_id=message.instance.instance_id)
+            await asyncio.sleep(0.05)
 
     task = asyncio.create_task(drain())
     try:
+        await eventually(lambda: operator.world.leader.shard.drainers.last_seen(KEY.tenant) is not None)
         yield
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
 
 
 async def test_a_rollout_keeps_within_its_limits(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from nstance.config import storage_keys
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
@@ -12,7 +13,8 @@ from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.sim.audit.departures import Truth
 from nstance.sim.audit.quiescence import find_unrest
-from nstance.sim.desired_groups import DEAD_AFTER, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
+from nstance.sim.desired_groups import DEAD_AFTER, SHARD, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
+from nstance.sim.desired_groups import key as group_key
 from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
@@ -413,3 +415,71 @@ def test_two_agents_with_one_identity_are_noticed(on_clone: str) -> None:
         assert w.counts["decided security"]
         assert bool(w.counts["left requested"]) == (on_clone == "replace")
         check_settles(w)
+
+
+def test_an_earlier_revision_whose_newest_files_were_not_stored_keeps_its_older_ones() -> None:
+    """A leader ended after the files of a revision had changed and before it had stored them. The next one sent the files
+    and checks of another revision, although the older ones of that revision were stored (seed 1500002555)."""
+    group = DesiredGroup(size=3, drain=0.0, canary=1, checks=1.0)
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        key = group_key("web")
+        (old,) = w.auditor.rollouts.groups[key].revisions
+        w.do(w.configure, DesiredGroups(groups={"web": dataclasses.replace(group, generation=1)}))
+        w.advance(40.0)
+        stored = storage_keys.revision(SHARD, key, infra_hash=old.infra_hash, runtime_hash=old.runtime_hash)
+        before = storage_keys.revision(SHARD, key, infra_hash=old.infra_hash, runtime_hash="sha256:before")
+        w.storage.tamper(before, w.storage.contents()[stored])
+        w.storage.tamper(stored, None)
+        leader = w.leader()
+        assert leader is not None
+        w.do(w.kill, leader)
+        w.advance(40.0)
+        assert all(a.is_ready for a in w.agents() if a.alive)
+        check_settles(w)
+
+
+@pytest.mark.parametrize("cause", [Cause.UNHEALTHY, Cause.DRIFT])
+def test_the_auditor_counts_what_was_urgent_when_it_began(cause: Cause) -> None:
+    """Two of four were unresponsive, were replaced beside a rollout without a surge, recovered, and left because they were
+    outdated (seeds 1500002694, 1500001334)."""
+    with world(1, setup(2)) as w:
+        leader = wait_for_rest(w)
+        assert leader.lead is not None
+        desired = leader.lead.shard.desired_groups[group_key("web")]
+        new, old = w.auditor.records.values()
+        after = {
+            new.id: dataclasses.replace(new, replaces=old.id, replaces_for=cause),
+            old.id: dataclasses.replace(old, state=State.DRAINING, cause=Cause.DRIFT),
+        }
+        w.auditor.rollouts._check_surge(after, desired, 1)
+        assert bool(w.violations) == (cause is Cause.DRIFT)
+
+
+def test_the_auditor_knows_the_surge_with_which_a_replacement_began() -> None:
+    """A group grew and lost its surge while a replacement was under way (seed 1500002747)."""
+    group = DesiredGroup(size=1, drain=0.0)
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        scale(w, generation=1)
+        while len(w.auditor.records) < 2:
+            w.advance(0.05)
+        scale(w, size=4, max_surge=0, max_unavailable=1)
+        w.advance(2.0)
+        assert len(w.auditor.records) == 5
+        check_settles(w)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_for_the_auditor_an_unreachable_instance_is_not_ready(seconds: float) -> None:
+    """New files were sent to a VM that had just ended. It was unready for its leader, and left (seed 1500000775)."""
+    with world(1, setup(2)) as w:
+        wait_for_rest(w)
+        w.advance(5.0)
+        agent = w.agents()[0]
+        assert agent.connection is not None
+        port = agent.connection.port
+        if seconds:
+            w.do(agent.cut_off, seconds)
+        view = w.auditor.rollouts._view(port, w.auditor.records, None)
+        assert (agent.id in view.firmly_ready) == (not seconds)

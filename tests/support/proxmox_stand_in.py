@@ -15,7 +15,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -32,6 +31,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from support import ports
 
 TOKEN = "root@pam!nstance"
 SECRET = "not-a-secret"
@@ -240,7 +241,7 @@ def program() -> str:
 def cluster(folder: Path, *, time_scale: float = 0.0) -> Iterator[StandIn]:
     """Two nodes, each with a template of the same name."""
     command = program()
-    certificate, key = make_certificate(folder)
+    make_certificate(folder)
     guests = [
         {
             "vmid": 9000 + number,
@@ -258,8 +259,12 @@ def cluster(folder: Path, *, time_scale: float = 0.0) -> Iterator[StandIn]:
         for number in (1, 2)
     ]
     (folder / "guests.json").write_text(json.dumps({"guests": guests}))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with ports.claimed() as port:
+        yield from _running(command, folder, port, time_scale)
+
+
+def _running(command: str, folder: Path, port: int, time_scale: float) -> Iterator[StandIn]:
+    certificate, key = folder / "pve.crt", folder / "pve.key"
     arguments = [str(folder / "guests.json"), "--host", "127.0.0.1", "--port", str(port)]
     arguments += ["--time-scale", str(time_scale), "--cert", str(certificate), "--key", str(key)]
     # Not our environment: it has one of its own.

@@ -1,4 +1,4 @@
-"""Appending to the journal: one writer, during one term."""
+"""Appending to the journal, and removing what is old: one writer, during one term."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from nstance import points
 from nstance.clock import Rng
-from nstance.objects import compaction, errors, settle, slots
+from nstance.objects import errors, settle, slots
 from nstance.objects.journal import SNAPSHOT_LIMIT, DeposedError, Journal, JournalState
 
 MAX_SLOT_BYTES = 1 << 20  # of entries in one slot, unless a single decision is larger
@@ -223,7 +223,44 @@ class Writer:
         )
         state.snapshot, state.since_snapshot = snapshot.number, 0
         await points.reach(points.Point.AFTER_SNAPSHOT)
-        self._compacted = await compaction.compact(self.journal, guard=self.guard, compacted=self._compacted)
+        await self._compact()
+
+    async def _compact(self) -> None:
+        """Remove slots that lie before the last two snapshots and are older than seven days. A removed slot is free again, and
+        a leader that was frozen for long must not find it so."""
+        journal = self.journal
+        numbers = await journal.numbers(journal.snapshot_prefix)
+        horizon = await self._horizon(numbers)
+        if horizon <= self._compacted:
+            return
+        await points.reach(points.Point.BEFORE_COMPACTION)
+        slot_numbers = await journal.numbers(journal.journal_prefix)
+        # Oldest first, so that a crash never leaves a gap in what remains.
+        for key_of, listed in ((journal.slot_key, slot_numbers), (journal.snapshot_key, numbers)):
+            for number in listed:
+                if number >= horizon:
+                    break
+                await self.guard()
+                await journal.store.delete(key_of(number))
+        self._compacted = horizon
+
+    async def _horizon(self, numbers: list[int]) -> int:
+        """The newest readable snapshot that is old enough, the last one excepted. Oldest first, so that of a week's snapshots
+        only the old ones are read."""
+        horizon = 0
+        for number in numbers[:-1]:
+            try:
+                body = await self.journal.snapshot(number)
+                if body is None:
+                    continue
+                if slots.claimed_time(number, body) > self.journal.clock.steady() - self.journal.limits.keep_seconds:
+                    break
+                if number > self._compacted:
+                    slots.decode_snapshot(number, body)  # it must be readable before older slots are removed
+                horizon = number
+            except slots.DamagedError:
+                continue
+        return horizon
 
 
 async def _encode_snapshot(snapshot: slots.Snapshot, *, op: str) -> bytes:

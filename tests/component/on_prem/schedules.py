@@ -20,6 +20,8 @@ from pathlib import Path
 from component.gcp.schedules import run_all
 from component.on_prem.on_prem_servers import OnPremServers, on_prem_servers
 from nstance.model.ids import InstanceId
+from nstance.server.errors import FatalError
+from support.eventually import eventually
 
 STEPS = 8
 MAX_CALLS = 400  # of a schedule: more is a loop
@@ -79,7 +81,15 @@ class Schedule:
         names = [name for name, server in self.world.servers.items() if server.lead is not None]
         if names:
             await self.world.servers[names[0]].crash()
-            await self.world.start(names[0], lead=False)
+            await eventually(lambda: self._restart(names[0]))
+
+    async def _restart(self, name: str) -> bool:
+        """A child that is about to become QEMU may still have the ports of the server that crashed."""
+        try:
+            await self.world.start(name, lead=False)
+        except FatalError:
+            return False
+        return True
 
 
 async def run_seed(provider: str, seed: int, size: int) -> Counter[str]:

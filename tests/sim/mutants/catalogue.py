@@ -124,9 +124,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "compaction-eats-the-end",
-        "nstance.objects.compaction",
-        "            if number >= horizon:\n                break\n            await guard()\n",
-        "            await guard()\n",
+        "nstance.objects.journal_writer",
+        "                if number >= horizon:\n                    break\n                await self.guard()\n",
+        "                await self.guard()\n",
         "compaction removes slots that no snapshot holds",
     ),
     Mutant(

@@ -57,6 +57,7 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "    if current is not None and current.outcome in HELD:\n        return False\n    return",
         "    return",
         "a halted rollout begins another replacement",
+        seeds=(475,),
     ),
     Mutant(
         "halted-rollout-finishes",
@@ -164,6 +165,16 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "            if False:\n",
         "the next leader does not know what the old instances are made of",
         tests=EARLIER,
+    ),
+    Mutant(
+        "older-files-of-a-revision-unused",
+        "nstance.server.leader.revision_store",
+        "                if not earlier:\n",
+        "                if True:\n",
+        "instances get the files of another revision although older ones of their own are stored",
+        tests=(
+            "tests/sim/test_sim_findings.py::test_an_earlier_revision_whose_newest_files_were_not_stored_keeps_its_older_ones",
+        ),
     ),
     Mutant(
         "revision-of-an-instance-dropped",

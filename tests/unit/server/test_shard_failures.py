@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -151,3 +152,36 @@ async def test_a_caller_is_answered_when_a_term_ends(scene: Scene) -> None:
         await asyncio.wait_for(undecided, 10)
     with pytest.raises(DeposedError):
         await asyncio.wait_for(scene.ask(), 10)
+
+
+class DoubtfulTerm:
+    """Its lease is confirmed when the test says so."""
+
+    epoch = 1
+
+    def __init__(self) -> None:
+        self.confirmed = asyncio.Event()
+
+    async def ready(self) -> None:
+        await self.confirmed.wait()
+
+
+async def test_a_request_that_nobody_waits_for_any_more_is_dropped(scene: Scene) -> None:
+    """Its deadline passed while the lease was in doubt. Whoever sent it may have forgotten the instance since."""
+    await _run_others()  # the first look at all groups is over
+    term: Any = DoubtfulTerm()
+    scene.shard.term = term
+    abandoned, kept = scene.ask(), scene.ask()
+    await _run_others()
+    abandoned.cancel()
+    await asyncio.wait([abandoned])
+    term.confirmed.set()
+    await scene.writer.write()
+    await asyncio.wait_for(kept, 10)
+    assert len(scene.shard.instances) == 1
+
+
+async def _run_others() -> None:
+    """Until all other tasks wait for something."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,7 +1,8 @@
 """The part of OpenAPI that kubectl needs: which writes the server can validate, and the text of `explain`.
 
 Only applied CRDs have schemas. The trap: a patch operation with strategic merge would make kubectl compute patches from
-these schemas, which have no merge keys; without it, kubectl uses its built-in ones.
+these schemas, which have no merge keys; without it, kubectl uses its built-in ones. Version 2 is empty: kubectl asks for it
+when it applies a List, which has no schema.
 """
 
 from nstance.dev.k8s import discovery
@@ -96,3 +97,14 @@ def _paths(resource: Resource, version: Version) -> Object:
         path: {"post": operation("post", "application/json")},
         f"{path}/{{name}}": {"put": operation("put", "application/json"), "patch": operation("patch", *media)},
     }
+
+
+def version_2() -> bytes:
+    """A protobuf of an OpenAPI v2 document with a title and nothing else: swagger = 1, info = 2 (title = 1, version = 2),
+    paths = 8, definitions = 9."""
+
+    def field(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    info = field(1, b"dev-k8s") + field(2, b"v1.32.0")
+    return field(1, b"2.0") + field(2, info) + field(8, b"") + field(9, b"")

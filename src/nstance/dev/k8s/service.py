@@ -73,6 +73,9 @@ class Service:
             return web.Response(text="ok")
         if path == "/version":
             return _json(_VERSION)
+        if path == "/openapi/v2":
+            media = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+            return web.Response(body=openapi.version_2(), content_type=media)
         if path == "/openapi/v3":
             return _json(openapi.index(registry))
         if path.startswith("/openapi/v3/"):

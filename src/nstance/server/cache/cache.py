@@ -16,7 +16,7 @@ from nstance.clock import Clock
 from nstance.model.decision import TROUBLE
 from nstance.model.ids import InstanceId, TenantId
 from nstance.server.cache.disk import Stamp
-from nstance.server.cache.thread import CacheThread
+from nstance.server.cache.thread import LIMITS, CacheThread, Limits
 from nstance.server.cache.thread import CacheUnavailableError as CacheUnavailableError
 
 FLUSH_TIMEOUT_SECONDS = 5.0
@@ -45,9 +45,11 @@ class Cache:
         self._thread = thread
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, cluster: str, shard: str, clock: Clock) -> "Cache":
+    def open(
+        cls, path: str | os.PathLike[str], *, cluster: str, shard: str, clock: Clock, limits: Limits = LIMITS
+    ) -> "Cache":
         """Returns at once; the cache's own thread opens the file."""
-        return cls(CacheThread(os.fspath(path), Stamp(cluster, shard), clock=clock))
+        return cls(CacheThread(os.fspath(path), Stamp(cluster, shard), clock=clock, limits=limits))
 
     @property
     def on_disk(self) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 3
-LOCK_TIMEOUT_SECONDS = 1.0
 PAGE_CACHE_KIB = 512  # small, because queries are rare
 
 _TABLES = """
@@ -73,12 +72,12 @@ def open_memory(stamp: Stamp) -> sqlite3.Connection:
     return connection
 
 
-def open_file(path: str, stamp: Stamp) -> sqlite3.Connection:
+def open_file(path: str, stamp: Stamp, *, lock_seconds: float) -> sqlite3.Connection:
     """Opens the shard's file; one that cannot be used is dropped first.
     Raises sqlite3.Error or OSError if the disk does not allow it now."""
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     try:
-        return _open(path, stamp)
+        return _open(path, stamp, lock_seconds)
     except _UnusableFileError as error:
         reason = str(error)
     except sqlite3.Error as error:
@@ -88,7 +87,7 @@ def open_file(path: str, stamp: Stamp) -> sqlite3.Connection:
         reason = str(error)
     log.warning("cache file dropped and created again", extra={"path": path, "reason": reason})
     remove(path)
-    return _open(path, stamp)
+    return _open(path, stamp, lock_seconds)
 
 
 def remove(path: str) -> None:
@@ -105,8 +104,8 @@ def inode(path: str) -> int | None:
         return None
 
 
-def _open(path: str, stamp: Stamp) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+def _open(path: str, stamp: Stamp, lock_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")  # may lose the last moments in a crash, but stays intact
@@ -132,10 +131,10 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def read_file(path: str, stamp: Stamp, into: sqlite3.Connection) -> None:
+def read_file(path: str, stamp: Stamp, into: sqlite3.Connection, *, lock_seconds: float) -> None:
     """Copies what can be read, without changing the file. Raises sqlite3.Error, OSError or ValueError."""
     location = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro"
-    connection = sqlite3.connect(location, uri=True, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(location, uri=True, timeout=lock_seconds, isolation_level=None)
     with contextlib.closing(connection) as source:
         _check(source, stamp)
         copy_tables(source, into, replace=True)

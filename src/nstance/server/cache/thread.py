@@ -13,7 +13,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nstance.clock import Clock
@@ -23,17 +23,25 @@ from nstance.tasks.backoff import Backoff
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MAX_PENDING_UPDATES = 50_000
-MAX_PENDING_EVENTS = 10_000
-MAX_PENDING_QUERIES = 1_000
-KEPT_EVENTS = 50_000
-TRIM_AFTER_EVENTS = 1_000  # more than the kept ones
 BATCH_SECONDS = 0.05  # many small commits would disturb the event loop
 QUERY_TIMEOUT_SECONDS = 5.0
 CLOSE_TIMEOUT_SECONDS = 2.0
-DISK_RETRY = Backoff(1.0, 60.0)
 
 Change = Callable[[sqlite3.Connection], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    pending_updates: int = 50_000
+    pending_events: int = 10_000
+    pending_queries: int = 1_000
+    kept_events: int = 50_000
+    trim_after_events: int = 1_000  # more than the kept ones
+    disk_retry: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+    lock_seconds: float = 1.0  # that a file may be locked by another process
+
+
+LIMITS = Limits()
 
 
 class CacheUnavailableError(Exception):
@@ -53,12 +61,13 @@ class _Batch:
 
 
 class CacheThread:
-    def __init__(self, path: str, stamp: disk.Stamp, *, clock: Clock) -> None:
+    def __init__(self, path: str, stamp: disk.Stamp, *, clock: Clock, limits: Limits = LIMITS) -> None:
         self.on_disk = False
         self.dropped = 0
         self._path = path
         self._stamp = stamp
         self._clock = clock
+        self._limits = limits
         self._condition = threading.Condition()
         self._updates: dict[Hashable, Change] = {}
         self._events: list[Change] = []
@@ -86,7 +95,7 @@ class CacheThread:
             if self._has_ended:
                 return
             self._updates.pop(key, None)  # the last changes count in their order
-            if len(self._updates) >= MAX_PENDING_UPDATES:
+            if len(self._updates) >= self._limits.pending_updates:
                 del self._updates[next(iter(self._updates))]
                 self.dropped += 1
                 self._has_lost_updates = True
@@ -96,7 +105,7 @@ class CacheThread:
     def append(self, events: Change, *, count: int) -> None:
         """Queues a change that writes `count` events; drops it if too many wait. Never waits, never raises."""
         with self._condition:
-            if self._has_ended or self._event_count >= MAX_PENDING_EVENTS:
+            if self._has_ended or self._event_count >= self._limits.pending_events:
                 self.dropped += count
                 return
             self._events.append(events)
@@ -113,7 +122,7 @@ class CacheThread:
         with self._condition:
             if self._has_ended or self._is_closing:
                 raise CacheUnavailableError("the cache is closed")
-            if len(self._queries) >= MAX_PENDING_QUERIES:
+            if len(self._queries) >= self._limits.pending_queries:
                 raise CacheUnavailableError("the cache is overloaded with queries")
             self._queries.append((query, future))
             self._condition.notify()
@@ -178,7 +187,7 @@ class CacheThread:
 
     def _open(self) -> None:
         try:
-            self._use(disk.open_file(self._path, self._stamp), on_disk=True)
+            self._use(disk.open_file(self._path, self._stamp, lock_seconds=self._limits.lock_seconds), on_disk=True)
         except (sqlite3.Error, OSError) as error:
             self._leave_disk(error)
 
@@ -210,10 +219,11 @@ class CacheThread:
                         raise
                     self.dropped += 1
                     log.exception("failed to write a change to the cache")
-            if kept_events > KEPT_EVENTS + TRIM_AFTER_EVENTS:
+            most = self._limits.kept_events
+            if kept_events > most + self._limits.trim_after_events:
                 oldest = "SELECT id FROM events ORDER BY id DESC LIMIT -1 OFFSET ?"
-                self._db.execute(f"DELETE FROM events WHERE id IN ({oldest})", (KEPT_EVENTS,))
-                kept_events = KEPT_EVENTS
+                self._db.execute(f"DELETE FROM events WHERE id IN ({oldest})", (most,))
+                kept_events = most
         self._kept_events = kept_events
 
     def _recreate_file(self) -> None:
@@ -249,16 +259,16 @@ class CacheThread:
         memory = disk.open_memory(self._stamp)
         self._is_complete = True
         try:
-            disk.read_file(self._path, self._stamp, memory)
+            disk.read_file(self._path, self._stamp, memory, lock_seconds=self._limits.lock_seconds)
         except (sqlite3.Error, OSError, ValueError):
             self._is_complete = False
         self._use(memory, on_disk=False)
         self._disk_failures = 1
-        self._retry_at = self._clock.monotonic() + DISK_RETRY.delay(self._disk_failures)
+        self._retry_at = self._clock.monotonic() + self._limits.disk_retry.delay(self._disk_failures)
 
     def _return_to_disk(self) -> None:
         try:
-            file = disk.open_file(self._path, self._stamp)
+            file = disk.open_file(self._path, self._stamp, lock_seconds=self._limits.lock_seconds)
             try:
                 disk.copy_tables(self._db, file, replace=self._is_complete)
             except BaseException:
@@ -267,7 +277,7 @@ class CacheThread:
         except (sqlite3.Error, OSError) as error:
             log.debug("failed to use the cache file again", extra={"path": self._path, "error": str(error)})
             self._disk_failures += 1
-            self._retry_at = self._clock.monotonic() + DISK_RETRY.delay(self._disk_failures)
+            self._retry_at = self._clock.monotonic() + self._limits.disk_retry.delay(self._disk_failures)
             return
         self._db.close()
         self._use(file, on_disk=True)

@@ -83,7 +83,16 @@ class RevisionStore:
         """Raises storage errors, and ConfigError for an object that is not valid."""
         key = self._key(group, revision.infra_hash, revision.runtime_hash)
         async with asyncio.timeout(STORE_SECONDS):
-            stored = await self._store.get(key)
+            try:
+                stored = await self._store.get(key)
+            except errors.NotFoundError:
+                # A leader may end before it has stored the newest files of a revision. Those that the revision had before
+                # suit its instances, those of another revision do not.
+                earlier = [other async for other in self._store.list(_of_any_files(key))]
+                if not earlier:
+                    raise
+                key = earlier[-1]
+                stored = await self._store.get(key)
         return revision_spec.parse(stored.body, source=key)
 
     async def _list(self) -> None:
@@ -137,7 +146,9 @@ class RevisionStore:
         kept = {self._key(group, r.infra_hash, r.runtime_hash) for r in (record.revisions if record else ())}
         if resolved is not None:
             kept.add(self._key_of(group, resolved))
-        for key in sorted(self._stored.get(group, set()) - kept):
+        stored = self._stored.get(group, set())
+        missing = tuple(map(_of_any_files, kept - stored))
+        for key in sorted(key for key in stored - kept if not key.startswith(missing)):
             async with asyncio.timeout(STORE_SECONDS):
                 await self._store.delete(key)
             self._stored[group].discard(key)
@@ -150,3 +161,8 @@ class RevisionStore:
 
     def _key(self, group: GroupKey, infra_hash: str, runtime_hash: str) -> Key:
         return storage_keys.revision(self._name, group, infra_hash=infra_hash, runtime_hash=runtime_hash)
+
+
+def _of_any_files(key: Key) -> str:
+    """The prefix of this and other objects of the same revision, which differ in files, vars and checks."""
+    return key.removesuffix(".json").rpartition(".")[0] + "."

@@ -32,6 +32,11 @@ class Item:
     posted: float
     answer: asyncio.Future[Rejection | None] | None = None
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its sender no longer waits for the answer."""
+        return self.answer is not None and self.answer.cancelled()
+
     def reply(self, rejection: Rejection | None) -> None:
         if self.answer is not None and not self.answer.done():
             self.answer.set_result(rejection)

@@ -189,7 +189,9 @@ class Shard:
         self._ticker = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _decide(self, key: GroupKey, items: Sequence[Item]) -> None:
-        items = [item for item in items if not self._is_taken(key, item)]
+        # While the lease was in doubt, a sender may have concluded that nothing will happen. An instance that was created
+        # for it after that would belong to nobody.
+        items = [item for item in items if not item.is_abandoned and not self._is_taken(key, item)]
         if not items:
             return
         self._state.open_group(key)

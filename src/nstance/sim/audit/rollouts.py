@@ -49,6 +49,7 @@ class RolloutAuditor:
         self._world = world
         self.groups: dict[GroupKey, GroupRecord] = {}  # the journal as it is stored
         self._limits: dict[GroupKey, int] = {}  # the highest number of VMs since the group was last idle
+        self._surges: dict[GroupKey, int] = {}  # the same, above the size
         self._generations: dict[tuple[GroupKey, str], object] = {}  # by infra hash
 
     def views(self, entry: slots.Entry, port: AgentPort) -> dict[GroupKey, View]:
@@ -65,7 +66,8 @@ class RolloutAuditor:
             for agent in self._world.agents_of(id):
                 if (since := agent.ready_since(port, within=REPORT_SECONDS)) is not None:
                     view.ready_since[id] = since
-                    if since <= view.at - REPORT_SECONDS and agent.ready_reports[port][1] is None:
+                    is_reachable = agent.alive and agent.unreachable_since is None
+                    if is_reachable and since <= view.at - REPORT_SECONDS and agent.ready_reports[port][1] is None:
                         view.firmly_ready.add(id)
         return view
 
@@ -85,9 +87,13 @@ class RolloutAuditor:
             created = [i for i in mine if i.id not in before and i.state is State.PENDING]  # not adopted ones
             leaving = [i for i in mine if i.state in LEAVING and i.cause in LIMITED and _counts(before, i.id)]
             begun = [i for i in created if _is_limited(i, after)]
-            limit = desired.size + (desired.max_surge or (0 if desired.max_unavailable else 1))
+            surge = desired.max_surge or (0 if desired.max_unavailable else 1)
+            limit = desired.size + surge
             # What is under way was begun within older limits.
-            self._limits[key] = max(limit, self._limits.get(key, 0) if _is_busy(key, before) else 0)
+            is_busy = _is_busy(key, before)
+            self._surges[key] = max(surge, self._surges.get(key, 0) if is_busy else 0)
+            earlier = self._limits.get(key, 0) if is_busy else 0
+            self._limits[key] = max(limit, earlier, desired.size + self._surges[key])
             if begun:
                 self._check_surge(after, desired, limit)
             elif any(not _has_predecessor(i, after) for i in created):
@@ -106,7 +112,9 @@ class RolloutAuditor:
     def _check_surge(self, after: Records, desired: Group, limit: int) -> None:
         """R1"""
         existing = [i for i in after.values() if i.key == desired.key and not i.on_demand and i.state not in ENDED]
-        involuntary = sum(i.state in LEAVING and i.cause not in LIMITED for i in existing)
+        # One that was replaced because its agent was unresponsive may recover, and then leaves because it is outdated.
+        urgent = {i.replaces for i in after.values() if i.replaces is not None and i.replaces_for not in LIMITED}
+        involuntary = sum(i.state in LEAVING and (i.cause not in LIMITED or i.id in urgent) for i in existing)
         involuntary += sum(_has_predecessor(i, after) and not _is_limited(i, after) for i in existing)
         if len(existing) - involuntary > limit:
             self._report("R1", f"{desired.key} has {len(existing)} VMs, {involuntary} involuntary, limit {limit}")
