@@ -31,6 +31,15 @@ def verified(token: str) -> dict[str, Any]:
     return id_token.verify(token, PUBLISHED, EXPECTED)
 
 
+def test_a_provider_with_one_key_may_leave_its_id_out() -> None:
+    token = sign(CLAIMS, "rsa", kid=None)
+    assert id_token.verify(token, {"rsa": PUBLISHED["rsa"]}, EXPECTED) == CLAIMS
+    with pytest.raises(InvalidTokenError):
+        id_token.verify(token, {"next": PUBLISHED["next"]}, EXPECTED)
+    with pytest.raises(InvalidTokenError):
+        id_token.verify(token, PUBLISHED, EXPECTED)
+
+
 @pytest.mark.parametrize("kid", KEYS)
 def test_every_supported_algorithm_is_accepted_and_a_changed_token_is_not(kid: str) -> None:
     token = sign(CLAIMS, kid)

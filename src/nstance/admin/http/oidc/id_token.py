@@ -100,6 +100,8 @@ def verify(token: str, keys: Mapping[str, SigningKey], expected: Expected) -> di
         raise InvalidTokenError(f"expected a token signed with {', '.join(ALGORITHMS)}, found {str(algorithm)[:32]!r}")
     if "crit" in header or header.get("typ", "JWT") != "JWT":
         raise InvalidTokenError("expected a plain JWT, found extensions that must be understood, or another type")
+    if kid is None and len(keys) == 1:  # then a provider may leave it out
+        [kid] = keys
     if not isinstance(kid, str) or not kid:
         raise InvalidTokenError("expected the ID of the signing key in the header")
     key = keys.get(kid)
