@@ -59,7 +59,7 @@ async def serving_proxy(text: str) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 async def test_calls_of_aws_go_through_the_proxy() -> None:
-    async with serving_proxy("<r><a>1</a></r>") as (url, asked):
+    async with serving_proxy("<DescribeInstancesResponse><a>1</a></DescribeInstancesResponse>") as (url, asked):
         environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "HTTP_PROXY": url}
         client = AwsClient(
             region="eu-west-1", clock=SystemClock(), endpoint_url="http://ec2.invalid", environment=environment
