@@ -182,6 +182,17 @@ async def test_on_failure_rollback_returns_to_the_last_complete_revision(tmp_pat
         await eventually(lambda: not world.leader.lead_now.configuration.dynamic.groups)
 
 
+async def test_a_group_of_one_without_surge_is_rolled_back(tmp_path: Path) -> None:
+    """Its only instance leaves first, so no old one is left when the new revision turns out not to work."""
+    update: Json = {"max_surge": 0, "max_unavailable": 1, "max_failures": 1, "on_failure": "rollback"}
+    async with World(tmp_path, configuration(size=1, **update)) as world:
+        await world.start()
+        await outcome(world, Outcome.COMPLETE, revisions=1)
+        await change(world, configuration(size=1, type="large", files=TOKEN, **update))
+        await outcome(world, Outcome.COMPLETE, revisions=3)
+        assert types(world) == {"small": 1}
+
+
 async def test_rolling_back_and_forward_by_hand(tmp_path: Path) -> None:
     async with World(tmp_path, configuration(max_surge=3)) as world:
         await world.start()

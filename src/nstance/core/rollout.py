@@ -39,7 +39,7 @@ def update_rollout(draft: Draft) -> None:
         _put_revision(draft, replace(current, outcome=Outcome.COMPLETE, finished=draft.now, message=""))
     elif current.outcome is Outcome.HALTED:
         return
-    elif current.failures >= desired.max_failures and any(drifted(m, desired) for m in draft.capacity()):
+    elif current.failures >= desired.max_failures and _has_alternative(draft, desired):
         failed = count(current.failures, "instance")
         _halt(draft, current, f"{failed} did not become ready, the last one {current.message}")
     elif current.outcome is Outcome.ROLLING:
@@ -117,10 +117,18 @@ def halt_if_blocked(draft: Draft, instance: Instance) -> None:
     ):
         return
     due = (current.resumed_at or 0.0) + desired.ready_timeout  # a resumed rollout gets another chance
-    if draft.is_due(due) and any(drifted(m, desired) for m in draft.capacity()):
+    if draft.is_due(due) and _has_alternative(draft, desired):
         blocked = draft.observation(instance.id).agent.blocked
         failed = replace(current, failures=current.failures + 1)
         _halt(draft, failed, f"{instance.id}: its files cannot be rendered: {blocked}")
+
+
+def _has_alternative(draft: Draft, desired: Group) -> bool:
+    """Whether a halt helps: it protects old instances, or new ones are made from a revision that worked. With
+    `max_unavailable` all old ones may be gone."""
+    if draft.record is not None and draft.record.last_complete() is not None:
+        return True
+    return any(drifted(m, desired) for m in draft.capacity())
 
 
 def _halt(draft: Draft, current: Revision, message: str) -> None:

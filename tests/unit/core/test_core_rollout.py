@@ -289,6 +289,17 @@ def test_the_first_revision_of_a_group_does_not_halt() -> None:
 BLOCKED = unready("its files cannot be made: no secret", blocked="no secret")
 
 
+@pytest.mark.parametrize("observed", [pytest.param(unready(), id="not ready"), pytest.param(BLOCKED, id="blocked")])
+def test_a_rollout_halts_also_when_all_old_instances_are_gone(observed: Observation) -> None:
+    """With `max_unavailable` they leave first: a group of one stayed empty for good, and was never rolled back."""
+    group, new = desired(1, max_surge=0, max_unavailable=1, max_failures=1), member("n", **NEVER)
+    follows = after([new], ev.TimerFired(), group=group, observed={"n": observed}, record=rolling())
+    assert outcome(follows) is Outcome.HALTED
+    unproven = record(replace(BEFORE, outcome=Outcome.SUPERSEDED), ROLLING)
+    follows = after([new], ev.TimerFired(), group=group, observed={"n": observed}, record=unproven)
+    assert outcome(follows) is Outcome.ROLLING
+
+
 def test_files_that_cannot_be_rendered_halt_the_rollout() -> None:
     follows = after([*THREE, TAKER], ev.TimerFired(), size=3, observed=dict.fromkeys("abcn", BLOCKED), record=rolling())
     assert outcome(follows) is Outcome.HALTED

@@ -259,7 +259,7 @@ def plan(
     current = record.current if record is not None else None
     held = current is not None and current.infra_hash == desired.infra_hash and current.outcome in rollout.HELD
     at_once = 1 if desired.order is UpdateOrder.SERIAL else min(outdated, max_surge(desired) + desired.max_unavailable)
-    step = step_times.step_seconds(key)
+    step = step_times.step_seconds(key, shard.members(key).values())
     seconds = None if step is None else math.ceil(outdated / at_once) * (step + desired.settle)
     # Only replacements that are created first exist beside the old instances.
     extra = None if step is None else min(1.0, max_surge(desired) / at_once) * outdated * step
