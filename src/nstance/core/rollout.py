@@ -25,6 +25,8 @@ def update_rollout(draft: Draft) -> None:
     desired = draft.desired
     if desired is None or not desired.infra_hash:
         return
+    if bool(draft.view.blocked) is (draft.trend.blocked_since is None):
+        draft.trend = replace(draft.trend, blocked_since=draft.now if draft.view.blocked else None)
     current = draft.current_revision
     if current is None or current.infra_hash != desired.infra_hash:
         current = _start_rollout(draft, desired)
@@ -42,6 +44,9 @@ def update_rollout(draft: Draft) -> None:
     elif current.failures >= desired.max_failures and _has_alternative(draft, desired):
         failed = count(current.failures, "instance")
         _halt(draft, current, f"{failed} did not become ready, the last one {current.message}")
+    elif current.outcome is Outcome.ROLLING and _is_blocked_for_long(draft, desired, current):
+        failed = replace(current, failures=current.failures + 1)
+        _halt(draft, failed, f"no instance can be created: {draft.view.blocked}")
     elif current.outcome is Outcome.ROLLING:
         _pause_after_canaries(draft, desired, current)
     else:
@@ -121,6 +126,15 @@ def halt_if_blocked(draft: Draft, instance: Instance) -> None:
         blocked = draft.observation(instance.id).agent.blocked
         failed = replace(current, failures=current.failures + 1)
         _halt(draft, failed, f"{instance.id}: its files cannot be rendered: {blocked}")
+
+
+def _is_blocked_for_long(draft: Draft, desired: Group, current: Revision) -> bool:
+    """Its image or userdata is missing for as long as an instance may take to become ready. Until it is halted, lost
+    instances cannot be replaced either."""
+    since = draft.trend.blocked_since
+    if since is None or not _has_alternative(draft, desired):
+        return False
+    return draft.is_due(max(since, current.started, current.resumed_at or 0.0) + desired.ready_timeout)
 
 
 def _has_alternative(draft: Draft, desired: Group) -> bool:

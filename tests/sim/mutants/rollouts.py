@@ -84,6 +84,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
         seeds=(120,),
     ),
     Mutant(
+        "missing-image-never-halts",
+        "nstance.core.rollout",
+        "    if since is None or not _has_alternative(draft, desired):\n",
+        "    if True:\n",
+        "a mistyped image halts nothing, and no lost instance is replaced any more",
+        tests=ROLLOUT,
+    ),
+    Mutant(
         "canary-does-not-pause",
         "nstance.core.rollout",
         "    return max(0, desired.canary - updated) if updated < len(capacity) else None\n",
