@@ -64,7 +64,7 @@ class RolloutRequests:
     async def roll_back(self, key: GroupKey, revision: str, *, by: str) -> Edit:
         """The edit that returns the group to a revision; without one, to the last complete revision."""
         record = self.shard.group_records.get(key)
-        target = _target(record, revision)
+        target = _target(record, revision, rolled_back=self.is_rolled_back(key))
         parts = await self._read(key, target)
 
         def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
@@ -182,11 +182,12 @@ class RolloutRequests:
                 yield key, current.infra_hash
 
 
-def _target(record: GroupRecord | None, revision: str) -> Revision:
+def _target(record: GroupRecord | None, revision: str, *, rolled_back: bool) -> Revision:
     if not revision:
         found = record.last_complete() if record is not None else None
         if found is None:
-            raise status.failed_precondition("this group has no earlier revision that was complete")
+            hint = "; `group resume-rollout` ends its rollback" if rolled_back else ""
+            raise status.failed_precondition(f"this group has no earlier revision that was complete{hint}")
         return found
     known = [r for r in record.revisions if r.infra_hash.removeprefix("sha256:").startswith(revision)] if record else []
     if len({r.infra_hash for r in known}) != 1:
