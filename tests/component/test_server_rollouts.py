@@ -258,6 +258,11 @@ async def test_canaries(tmp_path: Path, pause: str) -> None:
             await operator.call("ResumeRollout", key="web")
         await outcome(world, Outcome.COMPLETE, revisions=2)
         assert types(world) == {"large": 3}
+        asked = operator_pb2.GroupConfig(instance_type="huge")
+        before = (await operator.call("PlanGroup", key="web", config=asked)).rollout
+        await change(world, configuration(type="large", max_surge=1))
+        without = (await operator.call("PlanGroup", key="web", config=asked)).rollout
+        assert before.estimate_ms - without.estimate_ms == pytest.approx(100 if pause == "100ms" else 0, abs=1)
 
 
 async def test_only_the_revisions_that_are_remembered_stay_in_the_bucket(tmp_path: Path) -> None:

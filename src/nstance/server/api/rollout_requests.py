@@ -248,6 +248,14 @@ def _is_ready(shard: Shard, instance: Instance) -> bool:
     return facts.agent.ready and facts.agent.connected
 
 
+def _pause_seconds(desired: Group, current: Revision | None) -> float:
+    """How long the rollout will pause after its canaries; 0 also if it waits for a person."""
+    resumed = current is not None and current.infra_hash == desired.infra_hash and current.resumed_at is not None
+    if resumed or desired.rolled_back_from or desired.canary >= desired.size:
+        return 0.0
+    return desired.pause_after_canary or 0.0
+
+
 def plan(
     shard: Shard, step_times: StepTimes, configuration: Configuration, key: GroupKey
 ) -> operator_pb2.RolloutPlan | None:
@@ -262,6 +270,8 @@ def plan(
     at_once = 1 if desired.order is UpdateOrder.SERIAL else min(outdated, max_surge(desired) + desired.max_unavailable)
     step = step_times.step_seconds(key, shard.members(key).values())
     seconds = None if step is None else math.ceil(outdated / at_once) * (step + desired.settle)
+    if seconds is not None:
+        seconds += _pause_seconds(desired, current)
     # Only replacements that are created first exist beside the old instances.
     extra = None if step is None else min(1.0, max_surge(desired) / at_once) * outdated * step
     return operator_pb2.RolloutPlan(
