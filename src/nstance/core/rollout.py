@@ -45,8 +45,8 @@ def update_rollout(draft: Draft) -> None:
         failed = count(current.failures, "instance")
         _halt(draft, current, f"{failed} did not become ready, the last one {current.message}")
     elif current.outcome is Outcome.ROLLING and _is_blocked_for_long(draft, desired, current):
-        failed = replace(current, failures=current.failures + 1)
-        _halt(draft, failed, f"no instance can be created: {draft.view.blocked}")
+        blocked = replace(current, failures=current.failures + 1)
+        _halt(draft, blocked, f"no instance can be created: {draft.view.blocked}")
     elif current.outcome is Outcome.ROLLING:
         _pause_after_canaries(draft, desired, current)
     else:
