@@ -258,6 +258,8 @@ async def test_canaries(tmp_path: Path, pause: str) -> None:
             await operator.call("ResumeRollout", key="web")
         await outcome(world, Outcome.COMPLETE, revisions=2)
         assert types(world) == {"large": 3}
+        # Until all old ones are deleted, measurements are added.
+        await eventually(lambda: all(m.counts or m.state in ENDED for m in world.leader.shard.members(KEY).values()))
         asked = operator_pb2.GroupConfig(instance_type="huge")
         before = (await operator.call("PlanGroup", key="web", config=asked)).rollout
         await change(world, configuration(type="large", max_surge=1))
