@@ -87,6 +87,9 @@ def _apply_to_member(draft: Draft, instance: Instance, event: ev.MemberEvent, po
             draft.observe(instance.id, agent=replace(agent, restarting=True, last_seen=draft.now))
         case ev.ReadinessReported():
             _on_readiness(draft, instance, event)
+        case ev.ReadinessUnknown():
+            agent = draft.observation(instance.id).agent
+            draft.observe(instance.id, agent=replace(agent, blocked="its revision could not be read yet"))
         case ev.CloneDetected():
             _on_clone(draft, instance)
         case ev.NoticeReceived():
