@@ -11,12 +11,12 @@ from aiohttp import web
 from nstance.admin import errors
 from nstance.admin.cluster import authority, configs, journal, journal_printer
 from nstance.admin.http import access
-from nstance.admin.http.openapi import TEXT, list_schema, record_schema, ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.fields import field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import Call, RouteGroup, route
+from nstance.admin.json_schema import TEXT, list_schema, record_schema, ref
 from nstance.admin.options import Target
 from nstance.model.ids import ShardId
 from nstance.model.roles import Role

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from nstance.admin.http.openapi import Schema
 from nstance.admin.http.problems import ProblemError
+from nstance.admin.json_schema import Schema
 from nstance.model import ids
 
 MAX_COUNT = 2**31 - 1

@@ -9,13 +9,14 @@ from grpclib.const import Status
 
 from nstance.admin.client import Client, ShardError
 from nstance.admin.http.fleet import Fleet
-from nstance.admin.http.openapi import list_schema, record_schema, ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import SHARD, Call, RouteGroup, changing, route
+from nstance.admin.json_schema import list_schema, record_schema, ref
 from nstance.admin.shard import fanout, groups, records
+from nstance.admin.shard.costs import COST_PLAN
 from nstance.admin.shard.groups import GroupChange
 from nstance.admin.shard.records import Record
 
@@ -106,7 +107,7 @@ class Groups(RouteGroup):
         answers = await self._shards.ask(call, lambda client: groups.history(client, name))
         answers.ignore_not_found()
         found = [
-            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in revisions]}
+            {"shard": shard, "group": name, "revisions": [records.REVISION.fill(each) for each in revisions]}
             for shard, revisions in answers.results
         ]
         return answer(call, {"groups": found}, answers)
@@ -251,12 +252,16 @@ def _groups(answers: fanout.Answers[Any]) -> list[Record]:
 
 
 def _actions(answers: fanout.Answers[Any]) -> list[Record]:
-    return [records.action(shard, each) for shard, planned in answers.results for each in planned]
+    return [each for shard, planned in answers.results for each in records.actions(shard, planned)]
 
 
 def _rollouts(answers: fanout.Answers[Any]) -> list[Record]:
-    return [records.rollout_plan(shard, each.rollout) for shard, each in answers.results if each.HasField("rollout")]
+    return [
+        records.ROLLOUT_PLAN.fill(each.rollout, shard=shard)
+        for shard, each in answers.results
+        if each.HasField("rollout")
+    ]
 
 
 def _costs(answers: fanout.Answers[Any]) -> list[Record]:
-    return [records.cost_plan(shard, each.cost) for shard, each in answers.results if each.HasField("cost")]
+    return [COST_PLAN.fill(each.cost, shard=shard) for shard, each in answers.results if each.HasField("cost")]

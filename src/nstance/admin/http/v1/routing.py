@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from nstance.admin.http import access, openapi
-from nstance.admin.http.openapi import TEXT, Schema
+from nstance.admin.http import access
 from nstance.admin.http.problems import MEDIA, ProblemError
 from nstance.admin.http.sessions import COOKIE
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields
+from nstance.admin.json_schema import TEXT, Schema, ref
 from nstance.model.roles import Role
 
 SHARD: Fields = {"shard": fields.field(fields.NAME, "Only this shard; default: all.")}
@@ -116,7 +116,7 @@ def changing(method: str, path: str, summary: str, **options: Any) -> Callable[[
     """For a route that changes something, or shows the plan of it as a dry run."""
     usual = {
         "query": {**ONE_OR_ALL, **DRY_RUN},
-        "reply": openapi.ref("Change"),
+        "reply": ref("Change"),
         "is_change": True,
         "role": Role.OPERATOR,
     }
@@ -151,7 +151,7 @@ V1 = Contract(
         "mtls": {"type": "mutualTLS"},
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
     },
-    failure=lambda route: (MEDIA, openapi.ref("Problem")),
+    failure=lambda route: (MEDIA, ref("Problem")),
 )
 
 
