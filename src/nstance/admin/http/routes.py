@@ -122,10 +122,23 @@ async def _errors_as_json(request: web.Request, handler: access.Handler) -> web.
         if error.status < 400:
             raise
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        return access.rejected(request, error.status, error.reason.lower(), **headers)
+        return access.rejected(request, error.status, _explain(request, error), **headers)
     except Exception as bug:
         output.note(f"{request.method} {request.path} failed: unexpected {type(bug).__name__}: {bug}")
         return access.rejected(request, 500, "internal error, probably a bug; see the output of nstance-admin serve")
+
+
+def _explain(request: web.Request, error: web.HTTPException) -> str:
+    """Of failures that aiohttp found."""
+    match error:
+        case web.HTTPNotFound():
+            return "there is no such address; /v1/openapi.json lists all"
+        case web.HTTPMethodNotAllowed():
+            return f"expected {', '.join(sorted(error.allowed_methods))}, found {request.method}"
+        case web.HTTPRequestEntityTooLarge():
+            return f"expected a body of at most {MAX_BODY_BYTES:,} bytes"
+        case _:
+            return error.reason.lower()
 
 
 def _rate_limit(limit: RateLimit) -> Middleware:

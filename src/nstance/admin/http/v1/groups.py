@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from aiohttp import web
-from grpclib.const import Status
 
-from nstance.admin.client import Client, ShardError
+from nstance.admin.client import Client
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.openapi import list_schema, record_schema, ref
 from nstance.admin.http.problems import ProblemError
@@ -156,17 +155,12 @@ class Groups(RouteGroup):
 
     async def _edit(self, call: Call, change: GroupChange) -> web.Response:
         """With If-Match only if the group still has that `etag`, otherwise over whatever others change meanwhile."""
-        name, expected = call.path["group"], call.request.headers.get("If-Match", "").strip().strip('"')
+        name = call.path["group"]
 
         async def work(client: Client) -> Any:
-            if expected:
-                found = (await groups.find(client, name)).etag
-                if found != expected:
-                    raise ShardError(
-                        f"group {name} was changed in the meantime: expected etag {expected[:64]}, found {found}",
-                        Status.ABORTED,
-                    )
-            return await groups.change(client, name, change.apply, unset=change.unset, dry_run=call.is_dry_run)
+            return await groups.change(
+                client, name, change.apply, unset=change.unset, dry_run=call.is_dry_run, expected=call.expected_etag
+            )
 
         return await self._upsert(call, work)
 
@@ -184,7 +178,11 @@ class Groups(RouteGroup):
     @changing("DELETE", ONE, "Drain and delete a group with its instances.")
     async def delete(self, call: Call) -> web.Response:
         name = call.path["group"]
-        answers = await self._shards.change(call, lambda client: groups.delete(client, name, dry_run=call.is_dry_run))
+
+        async def work(client: Client) -> Any:
+            return await groups.delete(client, name, dry_run=call.is_dry_run, expected=call.expected_etag)
+
+        answers = await self._shards.change(call, work)
         return changed(call, answers, plan=_actions(answers))
 
     @changing("POST", f"{ONE}/pause", "Pause a group: nothing is created, replaced or deleted.")
@@ -202,7 +200,7 @@ class Groups(RouteGroup):
 
         async def work(client: Client) -> Any:
             if name:
-                await groups.find(client, name)
+                await groups.find_unchanged(client, name, call.expected_etag)
             return await client.call(rpc, key=name, dry_run=call.is_dry_run)
 
         answers = await self._shards.change(call, work)
@@ -225,7 +223,7 @@ class Groups(RouteGroup):
         name = call.path["group"]
 
         async def work(client: Client) -> Any:
-            await groups.find(client, name)
+            await groups.find_unchanged(client, name, call.expected_etag)
             return await client.call(rpc, key=name, dry_run=call.is_dry_run, **more)
 
         return await self._upsert(call, work)
