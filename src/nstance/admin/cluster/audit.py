@@ -5,6 +5,9 @@ it. The trap: a person who can write to the bucket could rewrite all slots from 
 a head that was noted elsewhere shows that; `verify` prints the head and takes an earlier one.
 """
 
+import contextlib
+import re
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,7 +118,32 @@ async def read(target: Target, shard: ShardId, wanted: AuditFilter) -> AsyncGene
                 yield entry
 
 
+async def collect(
+    target: Target, shard: ShardId, wanted: AuditFilter, *, limit: int | None = None
+) -> tuple[list[dict[str, Any]], list[DamagedSlot]]:
+    """The newest `limit` entries as records, and the slots that cannot be read."""
+    rows: deque[dict[str, Any]] = deque(maxlen=limit)
+    damaged: list[DamagedSlot] = []
+    async with contextlib.aclosing(read(target, shard, wanted)) as found:
+        async for entry in found:
+            if isinstance(entry, DamagedSlot):
+                damaged.append(entry)
+            else:
+                rows.append(entry.record(shard))
+    return list(rows), damaged
+
+
+def problem(slot: DamagedSlot) -> dict[str, Any]:
+    return {"slot": slot.number, "message": slot.message}
+
+
 # ---- the chain
+
+
+def parse_head(text: str) -> tuple[int, str] | None:
+    """A slot and its head, as a record of `Verified` has it; None for another text."""
+    match = re.fullmatch(r"([1-9][0-9]{0,18}):([0-9a-f]{64})", text)
+    return (int(match[1]), match[2]) if match is not None else None
 
 
 @dataclass(slots=True)
@@ -129,6 +157,17 @@ class Verified:
 
     def add(self, number: int, message: str) -> None:
         self.problems.append(DamagedSlot(number, message))
+
+    def record(self, shard: ShardId) -> dict[str, Any]:
+        return {
+            "shard": shard,
+            "first_slot": self.first,
+            "last_slot": self.last,
+            "linked_from": self.linked_from,
+            "snapshots": self.snapshots,
+            "head": f"{self.last}:{self.head}" if self.last is not None else None,
+            "problems": [problem(each) for each in self.problems],
+        }
 
 
 async def verify(target: Target, shard: ShardId, *, noted: tuple[int, str] | None) -> Verified:
