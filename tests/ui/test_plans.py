@@ -122,7 +122,7 @@ async def test_a_viewer_sees_plans_and_an_ended_session_logs_in_again(tmp_path: 
         assert not world.leader.active_config.configuration.dynamic.groups
 
 
-async def test_what_is_not_known_is_not_said_to_be_absent(tmp_path: Path, chromium: Any) -> None:
+async def test_a_shard_that_does_not_answer_is_not_an_empty_one(tmp_path: Path, chromium: Any) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         await eventually(lambda: sum(i.ready_at is not None for i in world.leader.shard.instances.values()) == 2)
