@@ -407,6 +407,29 @@ async def test_guessing_tokens_and_floods_are_slowed_down(tmp_path: Path, monkey
                     assert answer.status == code
 
 
+async def test_browsers_behind_one_address_have_a_rate_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nstance.admin.http.routes.REQUESTS", rate_limit.Rate(0.001, 4.0))
+    async with World(tmp_path, SETTINGS, agents=False) as world:
+        await world.start()
+        async with served(world, guard=OPEN) as browser:
+            cookies = []
+            for _ in range(2):
+                browser.session.cookie_jar.clear()
+                async with browser.get("/v1/session", headers={"Sec-Fetch-Site": "same-origin"}) as answer:
+                    cookies.append(answer.cookies["nstance-session"].value)
+            browser.session.cookie_jar.clear()
+
+            async def ask(cookie: str) -> int:
+                headers = {"Cookie": f"nstance-session={cookie}"} if cookie else {}
+                async with browser.get("/v1/session", headers=headers) as answer:
+                    return answer.status
+
+            for cookie in cookies:
+                assert [await ask(cookie) for _ in range(5)] == [200] * 4 + [429]
+            # A cookie that is not ours counts for its address.
+            assert [await ask(cookie) for cookie in ("", "forged.0", "forged.1")] == [200, 200, 429]
+
+
 async def test_a_browser_on_this_machine_needs_the_token_against_forgery(tmp_path: Path) -> None:
     async with World(tmp_path, SETTINGS, agents=False) as world:
         await world.start()

@@ -146,3 +146,26 @@ async def test_a_shard_that_does_not_answer_is_not_an_empty_one(tmp_path: Path, 
             assert await page.page.locator("h1").inner_text() == id
             await page.open("control-plane")
             await page.see("shown as of")
+
+
+async def test_a_busy_server_leaves_what_is_shown(tmp_path: Path, chromium: Any) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        async with served(world, guard=NOBODY) as browser, tab(chromium, browser, allowed=["429"]) as page:
+            refused = 0
+
+            async def refuse(route: Any) -> None:
+                nonlocal refused
+                refused += 1
+                await route.fulfill(status=429, content_type="application/problem+json", body="{}")
+
+            await page.open()
+            await page.page.wait_for_selector(".tile canvas")
+            for path in ("**/v1/watch", "**/v1/session"):
+                await page.page.route(path, refuse)
+            await page.page.evaluate("async () => (await import('/dashboard/store.js')).store.open()")
+            await eventually(lambda: refused >= 3)
+            await page.see("reconnecting")
+            assert await page.page.locator(".tile canvas").count() == 1
+            await page.page.unroute_all()
+            await page.see("live")

@@ -13,6 +13,8 @@ import { Empty, html, Problem, render, useEffect, useRef, useState } from "./ui.
 
 const PAGES = [["fleet", "Fleet"], ["events", "Events"], ["control-plane", "Control plane"], ["forecast", "Forecast"]];
 
+const RETRY_MILLISECONDS = 2000;
+
 function route() {
   const [path, parameters] = location.hash.slice(2).split("?");
   return { parts: (path || "fleet").split("/").map(decoded), parameters: new URLSearchParams(parameters || "") };
@@ -31,12 +33,19 @@ function App() {
   const [problem, setProblem] = useState(null);
   const [where, setWhere] = useState(route());
   const [, setTheme] = useState(document.documentElement.dataset.theme);
+  const hasBegun = useRef(false);
 
   async function begin() {
     try {
       setSession(await loadSession());
       setProblem(null);
+      hasBegun.current = true;
     } catch (error) {
+      if (error.status !== 401 && hasBegun.current) {
+        setTimeout(begin, RETRY_MILLISECONDS); // the server is busy or away: what is shown stays
+        return;
+      }
+      hasBegun.current = false;
       setSession(null);
       setProblem(error);
     }
@@ -79,7 +88,7 @@ function App() {
   }
 
   if (!session) {
-    if (problem && problem.status === 401) return html`<${Login} onSession=${setSession} ways=${problem.login} />`;
+    if (problem && problem.status === 401) return html`<${Login} onSession=${(found) => { hasBegun.current = true; setSession(found); }} ways=${problem.login} />`;
     if (problem) return html`<main class="login"><${Problem} error=${problem} again=${begin} /></main>`;
     return html`<p class="boot">Loading…</p>`;
   }
