@@ -387,7 +387,9 @@ class Watching:
     seen: list[operator_pb2.WatchMessage] = field(default_factory=list)
 
     async def next(self) -> operator_pb2.WatchMessage:
-        message = await asyncio.wait_for(self.stream.recv_message(), SECONDS)
+        # Not `wait_for`: before Python 3.12, a message that comes in time may hide a cancellation.
+        async with asyncio.timeout(SECONDS):
+            message: operator_pb2.WatchMessage | None = await self.stream.recv_message()
         assert message is not None, "the stream has ended"
         self.seen.append(message)
         return message
