@@ -52,7 +52,7 @@ function Known({ session, group, store }) {
           <${Latest} answer=${events} /><//>
       </div>
       <div class="column">
-        ${group.rollout && html`<${Card} title="Rollout"><${Rollout} rollout=${group.rollout} history=${history} /><//>`}
+        ${group.rollout && html`<${Card} title="Rollout"><${Rollout} rollout=${group.rollout} size=${group.size} history=${history} /><//>`}
         <${Card} title="What comes next">${plan.error ? html`<${Problem} error=${plan.error} />` : plan.value ? html`<${Plan} plan=${plan.value} empty="Nothing to do" about="The group is as desired." />` : html`<p class="muted">Asking the server…</p>`}<//>
         <${Card} title="Why instances changed"><${Reasons} answer=${events} /><//>
         <${Card} title="Configuration"><${Configuration} group=${group} /><//>
@@ -125,11 +125,11 @@ function Latest({ answer }) {
   return html`<ul class="event-list">${events.map((event) => html`<li key=${event.id}><${EventRow} event=${event} withGroup=${false} /></li>`)}</ul>`;
 }
 
-function Rollout({ rollout, history }) {
+function Rollout({ rollout, size, history }) {
   const revisions = history.value?.groups[0]?.revisions || [];
   return html`<p class="line"><span class=${`tag ${rollout.outcome === "halted" ? "tag-bad" : rollout.outcome === "complete" ? "tag-good" : "tag-info"}`}>${rollout.outcome}</span>
       <code>${rollout.revision}</code> <span class="muted">by ${rollout.by || "unknown"}</span></p>
-    ${rollout.outcome !== "complete" && html`<${Progress} rollout=${rollout} />`}
+    ${rollout.outcome !== "complete" && html`<${Progress} rollout=${rollout} size=${size} />`}
     ${rollout.message && html`<p>${rollout.message}</p>`}
     ${revisions.length > 1 && html`<h3>History</h3><ul class="plain">${revisions.slice(0, 8).map((each) => html`<li key=${each.revision + each.started}><code>${each.revision}</code> ${each.outcome} <span class="muted"><${Ago} time=${each.started} /></span></li>`)}</ul>`}`;
 }
