@@ -16,6 +16,7 @@ from h2.exceptions import ProtocolError
 from nstance.config.model.readiness import CheckSpec, CommandCheck, HttpCheck, SystemdCheck, TcpCheck
 from nstance.config.resolve import Resolved
 from nstance.core import readiness
+from nstance.model.actors import unnamed
 from nstance.model.decision import ReasonCode
 from nstance.model.events import ReadinessUnknown, VmState
 from nstance.model.ids import GroupKey, InstanceId
@@ -273,4 +274,4 @@ def _results(resolved: Resolved | None, report: agent_pb2.HealthReport) -> Itera
 
 def _plain(text: str) -> str:
     """Foreign text, shortened and without terminal control characters."""
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_MESSAGE])
+    return unnamed("".join(c if c.isprintable() else " " for c in text[:MAX_MESSAGE]))

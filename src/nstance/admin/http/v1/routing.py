@@ -47,6 +47,12 @@ class Call:
     def is_dry_run(self) -> bool:
         return bool(self.query.get("dry_run", False))
 
+    @property
+    def expected_etag(self) -> str:
+        """Of the group, from If-Match; empty: whichever it has."""
+        found = self.request.headers.get("If-Match", "").strip().strip('"')
+        return "" if found == "*" else found
+
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 F = TypeVar("F", bound=Callable[..., Awaitable[web.StreamResponse]])
@@ -93,6 +99,8 @@ class Route:
             kind = PATH_FIELDS[name].kind
             if not kind.check(request.match_info[name]):
                 raise ProblemError(404, f"{name}: expected {kind.expected}")
+        if self.is_change and "group" not in self.path_names and "If-Match" in request.headers:
+            raise ProblemError(400, "If-Match: expected only for a change of one group, whose `etag` it has")
         query = fields.read_query(request, self.query) if self.query is not None else {}
         caller = request.get(access.CALLER)
         if not self.is_public and not query.get("dry_run"):
