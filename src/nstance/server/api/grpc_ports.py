@@ -28,6 +28,7 @@ from nstance.server.config.configuration import Configuration
 from nstance.server.identity.rejected_peers import RejectedPeers
 from nstance.server.leader.context import TermContext
 from nstance.server.state.committed_records import CommittedRecords
+from nstance.server.waits import Waits
 from nstance.telemetry.metrics import Metrics
 from nstance.wire import limits
 from nstance.wire.dispatch import Table, methods_of
@@ -88,6 +89,7 @@ class ApiContext:
     cache: Cache
     operators: Operators
     metrics: Metrics
+    waits: Waits
     clock: Clock
     rng: Rng
     standbys: Callable[[], Mapping[str, float]]  # how many seconds ago each one answered
@@ -147,7 +149,7 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     )
     operator_port = port(Service.OPERATOR, operator_service, limits.OPERATOR, names.Role.OPERATOR)
     registrar = Registrar(term, api.operators, api.advertised, api.metrics, api.clock)
-    agent_service = AgentService(term, term.vm_requests, term.file_sets, api.cache, api.clock)
+    agent_service = AgentService(term, term.vm_requests, term.file_sets, api.cache, api.clock, api.waits)
     return [
         OperatorPort(operator_port, groups, rollouts, watchers),
         port(Service.REGISTRATION, RegistrationService(registrar), limits.REGISTRATION, None),
