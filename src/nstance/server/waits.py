@@ -19,6 +19,9 @@ class Waits:
     revision_retry: float = 2.0  # to store or to read one
     files_retry: Backoff = Backoff(2.0, 60.0)
     source_check: float = 10.0  # between two looks for a changed secret or object; usually secrets.cache_ttl
+    admission: float = 45.0  # until a registration is read again; with the timeout of a read below a minute
+    watch_admission: float = 15.0  # of an operator that watches; with the interval and the timeout below a minute
+    watch_admission_interval: float = 30.0
     deregistration: float = 5.0  # that a deletion waits for load balancers
     connections_check: float = 2.0  # whether a load balancer still keeps connections to a VM
 

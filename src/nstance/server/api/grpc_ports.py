@@ -118,14 +118,16 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     # Before the first decision, the shard's state is what the journal has.
     records = CommittedRecords(term.shard.instances)
     statuses = Statuses(term, term.blocked_groups, records, api.cache, api.clock)
-    watchers = Watchers(term.active_config, records, statuses)
+    watchers = Watchers(term.active_config, records, statuses, api.waits)
     groups = GroupWriter(term.shard, term.active_config, store=api.store, clock=api.clock, rng=api.rng)
     rollouts = RolloutRequests(term.shard, term.active_config, term.revisions, groups, api.clock)
     term.shard.commits.subscribe(records.observe, watchers.observe, rollouts.observe)
     term.shard.commits.subscribe_slots(watchers.on_slot)
     term.active_config.subscribe(watchers.on_config_change, rollouts.on_config_change)
     term.readiness.subscribe(watchers.on_readiness_change)
-    admission = Admission(api.operators, api.clock, connections=lambda: operator_port.listener.connections)
+    admission = Admission(
+        api.operators, api.clock, connections=lambda: operator_port.listener.connections, waits=api.waits
+    )
     sources = ControlPlaneSources(metrics=api.metrics, standbys=api.standbys, provider_rate=term.provider_rate)
     operator_service = OperatorService(
         OperatorContext(
