@@ -11,8 +11,8 @@ from aiohttp import web
 
 from component.whole_server import Json, World, config, states
 from nstance.providers.port import Traits
-from nstance.server.waits import Waits
-from nstance.server.workload import http_fetch, userdata
+from nstance.server.waits import WAITS, Waits
+from nstance.server.workload import http_fetch
 from nstance.server.workload.http_fetch import FetchError, fetch
 from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
@@ -256,4 +256,4 @@ async def test_a_provider_without_userdata_never_fetches_it(
 
 
 def test_limits_are_the_documented_ones() -> None:
-    assert (http_fetch.MAX_BODY_BYTES, http_fetch.TIMEOUT_SECONDS, userdata.REFRESH_SECONDS) == (1 << 20, 10.0, 300.0)
+    assert (http_fetch.MAX_BODY_BYTES, http_fetch.TIMEOUT_SECONDS, WAITS.userdata_refresh) == (1 << 20, 10.0, 300.0)
