@@ -88,6 +88,20 @@ def test_faults_in_args_have_paths() -> None:
     }
 
 
+def test_a_spot_request_that_would_outlive_its_instance_is_refused() -> None:
+    """EC2 fulfills a persistent request again after the instance was terminated: an instance without tags."""
+
+    def market(value: str) -> dict[str, Any]:
+        return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": value}}}
+
+    path = "InstanceMarketOptions.SpotOptions.SpotInstanceType"
+    (fault,) = arguments.find_faults(market("persistent"))
+    assert (".".join(map(str, fault.path)), "expected one-time" in fault.message) == (path, True)
+    assert not [*arguments.find_faults(market("one-time")), *arguments.find_faults(market("{{ .Vars.kind }}"))]
+    with pytest.raises(errors.PermanentError, match=f"args.{path}: expected one-time, found 'persistent'"):
+        sent(args=market("persistent"))
+
+
 async def test_the_launch_budget_slows_down_and_then_throttles() -> None:
     clock = HandClock()
     budget = LaunchBudget(clock, burst=3, rate=2.0)
