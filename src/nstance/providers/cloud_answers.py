@@ -41,5 +41,7 @@ def exhausted(scope: errors.CapacityScope, request: CreateRequest) -> str:
             return request.market or "on-demand"
         case errors.CapacityScope.INSTANCE_TYPE | errors.CapacityScope.QUOTA:
             return request.instance_type
+        case errors.CapacityScope.TYPE_QUOTA:
+            return " ".join(filter(None, (request.market, request.instance_type)))
         case _:
             return " ".join(filter(None, (request.market, request.instance_type, request.subnet)))

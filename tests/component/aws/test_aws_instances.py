@@ -118,8 +118,8 @@ def _young_id(world: AwsWorld) -> InstanceId:
         ("UnfulfillableCapacity", CapacityScope.OFFER),
         ("SpotMaxPriceTooLow", CapacityScope.OFFER),
         ("InsufficientFreeAddressesInSubnet", CapacityScope.SUBNET),
-        ("MaxSpotInstanceCountExceeded", CapacityScope.MARKET),
-        ("VcpuLimitExceeded", CapacityScope.QUOTA),
+        ("MaxSpotInstanceCountExceeded", CapacityScope.TYPE_QUOTA),
+        ("VcpuLimitExceeded", CapacityScope.TYPE_QUOTA),
     ],
 )
 async def test_no_capacity_says_of_what(
@@ -132,8 +132,7 @@ async def test_no_capacity_says_of_what(
     subjects = {
         CapacityScope.OFFER: f"spot m5.large {world.subnets[1]}",
         CapacityScope.SUBNET: world.subnets[1],
-        CapacityScope.MARKET: "spot",
-        CapacityScope.QUOTA: "m5.large",
+        CapacityScope.TYPE_QUOTA: "spot m5.large",
     }
     assert (caught.value.scope, caught.value.subject) == (expected, subjects[expected])
     assert world.count(asked.id) == 0

@@ -91,6 +91,8 @@ def test_nothing_else_is_skipped(
     match scope:
         case CapacityScope.QUOTA:
             ruled_out = True
+        case CapacityScope.TYPE_QUOTA:
+            ruled_out = market and kind and (bool(offer.market and offer.instance_type) or as_args_say)
         case CapacityScope.MARKET:
             ruled_out = market and (bool(offer.market) or as_args_say)
         case CapacityScope.INSTANCE_TYPE if offer.instance_type:
@@ -125,7 +127,9 @@ def test_the_end_of_a_vm_makes_room_in_its_subnet_and_quota_only() -> None:
     known = exhausted(*((FIRST, scope) for scope in CapacityScope if scope is not CapacityScope.HOST))
     left = offers.mark_freed(known, FIRST, "h")
     assert {key.scope for key in left} == {CapacityScope.OFFER, CapacityScope.MARKET, CapacityScope.INSTANCE_TYPE}
-    assert offers.mark_freed(known, Offer("spot", "m7", "s2"), "h").keys() == known.keys() - {
+    quotas = {offers.capacity_key(FIRST, scope, "h") for scope in (CapacityScope.TYPE_QUOTA, CapacityScope.QUOTA)}
+    assert offers.mark_freed(known, Offer("spot", "m6", "s2"), "h").keys() == known.keys() - quotas  # of its family
+    assert offers.mark_freed(known, Offer("on-demand", "m7", "s2"), "h").keys() == known.keys() - {
         offers.capacity_key(FIRST, CapacityScope.QUOTA, "h")
     }
 
@@ -160,6 +164,7 @@ def test_the_preferred_offers_are_filled_evenly() -> None:
         pytest.param([(FIRST, CapacityScope.MARKET)], Offer("on-demand", "m7", "s1"), id="another market"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:4]], Offer("on-demand", "m7", "s1"), id="no spot left"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:7]], ALL[7], id="the last one"),
+        pytest.param([(FIRST, CapacityScope.TYPE_QUOTA)], Offer("spot", "m6", "s1"), id="another type has its own quota"),
         pytest.param([(FIRST, CapacityScope.QUOTA)], None, id="a quota: no other offer helps"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL], None, id="nothing left"),
     ],

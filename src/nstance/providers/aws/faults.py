@@ -22,10 +22,11 @@ NO_CAPACITY = {
     "Unsupported": CapacityScope.OFFER,  # this type does not exist in this zone
     "SpotMaxPriceTooLow": CapacityScope.OFFER,
     "InsufficientFreeAddressesInSubnet": CapacityScope.SUBNET,
-    "MaxSpotInstanceCountExceeded": CapacityScope.MARKET,
-    "SpotInstanceCountExceeded": CapacityScope.MARKET,
-    "VcpuLimitExceeded": CapacityScope.QUOTA,
-    "InstanceLimitExceeded": CapacityScope.QUOTA,
+    # Spot and on-demand instances have quotas of their own, and in both each family of types (standard, G, P, X…):
+    "MaxSpotInstanceCountExceeded": CapacityScope.TYPE_QUOTA,
+    "SpotInstanceCountExceeded": CapacityScope.TYPE_QUOTA,
+    "VcpuLimitExceeded": CapacityScope.TYPE_QUOTA,
+    "InstanceLimitExceeded": CapacityScope.TYPE_QUOTA,
 }
 # Where the configuration says what AWS objects to, by the beginning of the error's code.
 _PATHS = {

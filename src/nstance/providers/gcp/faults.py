@@ -20,8 +20,8 @@ NO_CAPACITY = {
     "RESOURCE_POOL_EXHAUSTED": CapacityScope.OFFER,
     "IP_SPACE_EXHAUSTED": CapacityScope.SUBNET,
     "IP_SPACE_EXHAUSTED_WITH_DETAILS": CapacityScope.SUBNET,
-    "QUOTA_EXCEEDED": CapacityScope.QUOTA,
-    "quotaExceeded": CapacityScope.QUOTA,
+    "QUOTA_EXCEEDED": CapacityScope.TYPE_QUOTA,  # of a metric such as N2_CPUS or PREEMPTIBLE_CPUS
+    "quotaExceeded": CapacityScope.TYPE_QUOTA,
 }
 EXISTS = frozenset({"RESOURCE_ALREADY_EXISTS", "alreadyExists", "ALREADY_EXISTS"})
 _TRANSIENT = frozenset(
