@@ -120,6 +120,7 @@ def _young_id(world: AwsWorld) -> InstanceId:
         ("InsufficientFreeAddressesInSubnet", CapacityScope.SUBNET),
         ("MaxSpotInstanceCountExceeded", CapacityScope.TYPE_QUOTA),
         ("VcpuLimitExceeded", CapacityScope.TYPE_QUOTA),
+        ("NetworkInterfaceLimitExceeded", CapacityScope.QUOTA),
     ],
 )
 async def test_no_capacity_says_of_what(
@@ -133,6 +134,7 @@ async def test_no_capacity_says_of_what(
         CapacityScope.OFFER: f"spot m5.large {world.subnets[1]}",
         CapacityScope.SUBNET: world.subnets[1],
         CapacityScope.TYPE_QUOTA: "spot m5.large",
+        CapacityScope.QUOTA: "m5.large",
     }
     assert (caught.value.scope, caught.value.subject) == (expected, subjects[expected])
     assert world.count(asked.id) == 0

@@ -15,6 +15,7 @@ NO_CAPACITY = {
     "InsufficientInstanceCapacity": CapacityScope.OFFER,
     "InsufficientCapacity": CapacityScope.OFFER,
     "InsufficientHostCapacity": CapacityScope.OFFER,
+    "InsufficientCapacityOnOutpost": CapacityScope.OFFER,
     "InsufficientReservedInstanceCapacity": CapacityScope.OFFER,
     "ReservationCapacityExceeded": CapacityScope.OFFER,
     "InsufficientVolumeCapacity": CapacityScope.OFFER,
@@ -27,6 +28,7 @@ NO_CAPACITY = {
     "SpotInstanceCountExceeded": CapacityScope.TYPE_QUOTA,
     "VcpuLimitExceeded": CapacityScope.TYPE_QUOTA,
     "InstanceLimitExceeded": CapacityScope.TYPE_QUOTA,
+    "NetworkInterfaceLimitExceeded": CapacityScope.QUOTA,  # every instance needs one
 }
 # Where the configuration says what AWS objects to, by the beginning of the error's code.
 _PATHS = {
