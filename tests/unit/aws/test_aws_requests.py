@@ -65,6 +65,13 @@ def test_markets() -> None:
     assert not [name for name in sent(market="on-demand", args=args) if name.startswith("InstanceMarketOptions")]
 
 
+def test_tags_of_spot_requests_are_sent_where_there_is_one() -> None:
+    args = {"TagSpecifications": [{"ResourceType": "spot-instances-request", "Tags": [{"Key": "a", "Value": "b"}]}]}
+    for market, is_sent in (("spot", True), ("on-demand", False)):
+        kinds = [value for name, value in sent(market=market, args=args).items() if name.endswith(".ResourceType")]
+        assert ("spot-instances-request" in kinds) == is_sent
+
+
 def test_the_token_depends_on_the_instance_and_the_offer_only() -> None:
     id = request().id
     tokens = {
