@@ -12,6 +12,7 @@ from nstance.model import events as ev
 from nstance.model.decision import CreateVm, Rejection, Trend
 from nstance.model.events import Failure
 from nstance.model.group import Group, Preference
+from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.offer import CapacityScope, Exhaustion, Offer
 from unit.core.core_situation import NOW, After, after, desired, member, name, observation, replacement
@@ -254,6 +255,17 @@ def test_the_third_server_error_counts_against_the_offer(failure: Failure) -> No
     assert [offers.offer_of(m) for m in third.made] == [Offer("spot", "m7", "s2")]
     (known,) = (third.decision.exhausted or {}).values()
     assert known.is_error
+
+
+def test_while_the_provider_is_away_attempts_do_not_pile_up() -> None:
+    """Each one that is left has an unknown outcome until the provider answers again."""
+    event = ev.VmCreateFailed(name("a"), Failure.UNAVAILABLE, "503", CapacityScope.OFFER)
+    observed = observation(last_seen=0.0, own_intent=True, creating=True, create_attempts=5, server_errors=5)
+    left = replace(on(Offer("spot", "m7", "s2"), "b", State.DELETING), provider_id=None)
+    follows = after([on(FIRST), left], event, group=group(), observed={"a": observed})
+    assert (follows["a"].state, follows.made, follows.decision.exhausted) == (State.PENDING, [], None)
+    found = replace(left, provider_id=ProviderId("i-1"))  # a VM that is being deleted, and nothing unknown
+    assert after([on(FIRST), found], event, group=group(), observed={"a": observed})["a"].state is State.DELETING
 
 
 def test_server_errors_do_not_leave_the_last_offer() -> None:
