@@ -165,7 +165,9 @@ def test_the_preferred_offers_are_filled_evenly() -> None:
         pytest.param([(FIRST, CapacityScope.MARKET)], Offer("on-demand", "m7", "s1"), id="another market"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:4]], Offer("on-demand", "m7", "s1"), id="no spot left"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:7]], ALL[7], id="the last one"),
-        pytest.param([(FIRST, CapacityScope.TYPE_QUOTA)], Offer("spot", "m6", "s1"), id="another type has its own quota"),
+        pytest.param(
+            [(FIRST, CapacityScope.TYPE_QUOTA)], Offer("spot", "m6", "s1"), id="another type has its own quota"
+        ),
         pytest.param([(FIRST, CapacityScope.QUOTA)], None, id="a quota: no other offer helps"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL], None, id="nothing left"),
     ],
