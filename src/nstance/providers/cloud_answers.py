@@ -18,7 +18,7 @@ def translated(refused: type[E], to_error: Callable[[E], errors.ProviderError], 
     try:
         yield
     except NotSentError as problem:  # also CredentialsError
-        raise errors.UnavailableError(str(problem)) from problem
+        raise errors.OutOfReachError(str(problem)) from problem
     except NoAnswerError as problem:
         kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
         raise kind(str(problem)) from problem

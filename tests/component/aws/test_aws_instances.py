@@ -186,7 +186,7 @@ async def test_rejected_credentials_change_nothing_and_are_fetched_again(world: 
     world.stand_in.rules.add("RunInstances", EXPIRED, Fault("AuthFailure", status=401))
     asked = request()
     for _ in range(2):
-        with pytest.raises(errors.UnavailableError, match="credentials"):
+        with pytest.raises(errors.OutOfReachError, match="credentials"):
             await door.create(asked)
     await door.create(asked)
     assert world.count(asked.id) == 1

@@ -64,7 +64,7 @@ def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.Provide
     if action == RUN_INSTANCES and problem.code in NO_CAPACITY:
         return errors.NoCapacityError(str(problem), scope=NO_CAPACITY[problem.code])
     if problem.is_expired:
-        return errors.UnavailableError(f"AWS does not accept the credentials, which are fetched again: {problem}")
+        return errors.OutOfReachError(f"AWS does not accept the credentials, which are fetched again: {problem}")
     if problem.code == _NO_SPOT_ROLE:
         return errors.PermanentError(
             "the account never had spot instances; create its role for them once with: "

@@ -56,7 +56,7 @@ def from_google(problem: GoogleError, permission: str, *, changes: bool) -> erro
     if permission == CREATE and (scope := _capacity(problem)) is not None:
         return errors.NoCapacityError(str(problem), scope=scope)
     if problem.is_expired:
-        return errors.UnavailableError(f"Google does not accept the token, another one is fetched: {problem}")
+        return errors.OutOfReachError(f"Google does not accept the token, another one is fetched: {problem}")
     if problem.is_denied:
         return _denied(permission, problem)
     if problem.is_server_fault:
