@@ -28,13 +28,17 @@ class Listings:
     async def answer(self, params: Mapping[str, str]) -> xml.Element:
         """As moto would answer to this DescribeInstances with filters of tags. Raises Refusal."""
         async with self._turn:
-            if self._root is None:
-                self._changed.clear()
-                self._root = self._remember(await self._moto.describe_instances({}))
-            elif changed := sorted(self._changed):
-                asked = {f"InstanceId.{number}": id for number, id in enumerate(changed, 1)}
-                self._remember(await self._moto.describe_instances(asked))
-                self._changed.difference_update(changed)
+            # What changes while moto answers is asked about again the next time.
+            changed, self._changed = self._changed, set()
+            try:
+                if self._root is None:
+                    self._root = self._remember(await self._moto.describe_instances({}))
+                elif changed:
+                    asked = {f"InstanceId.{number}": id for number, id in enumerate(sorted(changed), 1)}
+                    self._remember(await self._moto.describe_instances(asked))
+            except BaseException:
+                self._changed |= changed
+                raise
             root = copy.deepcopy(self._root)
         wanted = _filters(params)
         found = [each for tags, each in self._known.values() if wanted.items() <= tags.items()]
