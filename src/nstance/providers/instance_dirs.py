@@ -27,7 +27,7 @@ from nstance.providers import errors, launch, processes
 _LOCK_STEP_SECONDS = 0.02
 _LOCK_STEPS = 750  # 15 seconds: longer than a create or delete takes
 _FOLDERS = ("identity", "keys", "recv")
-_DELETED = b"deleted\n"
+_DELETED_BYTES = 8
 
 
 class UnreadableError(Exception):
@@ -167,8 +167,9 @@ class InstanceDirs:
             return False
 
     def mark_deleted(self, lock: Lock) -> None:
-        """Mark the ID as deleted: it can never be used again."""
-        os.pwrite(lock.descriptor, _DELETED, 0)
+        """Mark the ID as deleted: it can never be used again. A hole in the file, which a full disk has room for: what is
+        deleted makes room."""
+        os.ftruncate(lock.descriptor, _DELETED_BYTES)
         os.fsync(lock.descriptor)
         self._deletions += 1
         if self._deletions % self._sweep_every == 0:
