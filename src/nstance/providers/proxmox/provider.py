@@ -135,20 +135,22 @@ class ProxmoxProvider(port.Instances, port.Preflight):
                 await self._seeds.remove(found.node, request.id)
                 raise errors.deleted(request.id) from problem
             raise errors.UnknownOutcomeError(f"VM {found.vmid} of {request.id} vanished: {problem}") from problem
-        except (errors.PermanentError, errors.NoCapacityError):
-            await self._discard(found)
+        except (errors.PermanentError, errors.NoCapacityError) as problem:
+            if not await self._discard(found):
+                raise half_made(request.id, problem) from problem
             raise
         except (errors.UnavailableError, errors.ThrottledError) as problem:
             raise half_made(request.id, problem) from problem
 
-    async def _discard(self, vm: PveVm) -> None:
-        """Removes a VM that was never started, so that an error which says "nothing was created" is true."""
+    async def _discard(self, vm: PveVm) -> bool:
+        """Removes a VM that was never started, so that an error which says "nothing was created" is true. False: it stays."""
         try:
-            if await self._status(vm) is Status.PENDING:
-                await self._destroy(vm)
-                await self._seeds.remove(vm.node, InstanceId(vm.name))
+            if await self._status(vm) is not Status.PENDING or not await self._destroy(vm):
+                return False
+            await self._seeds.remove(vm.node, InstanceId(vm.name))
         except errors.ProviderError as problem:
             raise half_made(InstanceId(vm.name), problem) from problem
+        return True
 
     async def _finish(self, request: CreateRequest, args: Arguments, size: MachineSize, found: PveVm) -> Vm:
         """From a clone to a started VM. Every step may have been done by an earlier call."""
