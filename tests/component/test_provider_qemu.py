@@ -173,6 +173,7 @@ async def test_a_full_disk_is_no_capacity_until_a_vm_is_gone() -> None:
         finally:
             await world.end()
             await asyncio.to_thread(subprocess.run, ["umount", "-l", str(world.root)], check=True)
+            world.root.rmdir()
 
 
 async def test_a_guest_gets_its_time_to_shut_down() -> None:
