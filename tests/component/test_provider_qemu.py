@@ -18,7 +18,7 @@ from contracts import provider_worlds as worlds
 from contracts.provider_worlds import QemuWorld, marked, request, scope, tick_until
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, machine_size, port, registry
+from nstance.providers import errors, launch, machine_size, port, registry
 from nstance.providers.port import Status
 from nstance.providers.qemu import acceleration, machine, qmp, save_state, saved_state
 from nstance.providers.qemu import provider as qemu
@@ -59,6 +59,25 @@ async def test_a_vm_says_why_it_ended(world: QemuWorld, command: str | None, rea
         with qmp.monitor(world.root / vm.id) as monitor:
             monitor.execute(command)
     assert (await ended(world, world.door(HERE), vm.id)).end_reason == reason
+
+
+async def test_vms_of_a_host_that_was_rebooted_are_stopped_and_leave_nothing(world: QemuWorld) -> None:
+    """Their process numbers belong to others by now."""
+    vm = await world.door(HERE).create(request())
+    world.end_by_hand(vm.id)
+    path = world.root / vm.id / launch.PROCESS
+    known = json.loads(path.read_text())
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        path.write_text(json.dumps({"pid": stranger.pid, "start": f"another-boot:{known['start'].partition(':')[2]}"}))
+        door = world.door(HERE)
+        assert [(each.id, each.status) for each in await door.list()] == [(vm.id, Status.STOPPED)]
+        assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert [each.name for each in world.root.iterdir() if not each.name.startswith(".")] == []
 
 
 async def test_a_reset_keeps_the_vm_and_a_paused_one_is_running(world: QemuWorld) -> None:
