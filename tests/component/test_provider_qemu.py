@@ -67,16 +67,16 @@ async def test_vms_of_a_host_that_was_rebooted_are_stopped_and_leave_nothing(wor
     world.end_by_hand(vm.id)
     path = world.root / vm.id / launch.PROCESS
     known = json.loads(path.read_text())
-    stranger = subprocess.Popen(["sleep", "600"])
+    stranger = await asyncio.create_subprocess_exec("sleep", "600")
     try:
         path.write_text(json.dumps({"pid": stranger.pid, "start": f"another-boot:{known['start'].partition(':')[2]}"}))
         door = world.door(HERE)
         assert [(each.id, each.status) for each in await door.list()] == [(vm.id, Status.STOPPED)]
         assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
-        assert stranger.poll() is None
+        assert stranger.returncode is None
     finally:
         stranger.kill()
-        stranger.wait()
+        assert await stranger.wait() == -signal.SIGKILL, "it ran until now"
     assert [each.name for each in world.root.iterdir() if not each.name.startswith(".")] == []
 
 
