@@ -192,7 +192,10 @@ def _back_off(draft: Draft, instance: Instance, message: str) -> None:
 
 def reset_backoff(draft: Draft, instance: Instance) -> None:
     if (draft.trend.failures or draft.trend.last_error) and not instance.on_demand:
-        draft.trend = Trend(no_capacity_until=draft.trend.no_capacity_until, unready=draft.trend.unready)
+        trend = draft.trend
+        draft.trend = Trend(
+            no_capacity_until=trend.no_capacity_until, unready=trend.unready, blocked_since=trend.blocked_since
+        )
 
 
 # ---- offers

@@ -76,6 +76,22 @@ ROLLOUTS: tuple[Mutant, ...] = (
         tests=ROLLOUT,
     ),
     Mutant(
+        "halt-only-for-old-instances",
+        "nstance.core.rollout",
+        "    if draft.record is not None and draft.record.last_complete() is not None:\n",
+        "    if False:\n",
+        "a group of one that is removed first stays empty for good, because no old instance is left to be protected",
+        seeds=(120,),
+    ),
+    Mutant(
+        "missing-image-never-halts",
+        "nstance.core.rollout",
+        "    if since is None or not _has_alternative(draft, desired):\n",
+        "    if True:\n",
+        "a mistyped image halts nothing, and no lost instance is replaced any more",
+        tests=ROLLOUT,
+    ),
+    Mutant(
         "canary-does-not-pause",
         "nstance.core.rollout",
         "    return max(0, desired.canary - updated) if updated < len(capacity) else None\n",
