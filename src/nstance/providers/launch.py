@@ -62,7 +62,10 @@ def _record_process(directory: Path) -> None:
     pid = os.getpid()
     body = json.dumps({"pid": pid, "start": processes.start_of(pid)})
     temporary = directory / f".{PROCESS}.{pid}"
-    temporary.write_text(body)
+    with temporary.open("w") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())  # an empty record, as after a power cut, would say that nobody knows whether it runs
     try:
         os.link(temporary, directory / PROCESS)  # fails if there is one
     except FileExistsError:
