@@ -29,7 +29,7 @@ from nstance.providers import (
     processes,
     seed_iso,
 )
-from nstance.providers.qemu import arguments, disks, events, machine, preflight, qmp, saved_state, service
+from nstance.providers.qemu import arguments, disks, events, kill_mode, machine, preflight, qmp, saved_state
 from nstance.providers.qemu.machine import Boot, Machine
 from nstance.providers.qemu.settings import QemuSettings
 
@@ -222,7 +222,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
 
 def open_qemu(scope: port.Scope, clock: clocks.Clock, rng: clocks.Rng, settings: QemuSettings) -> QemuProvider:
     """Raises PermanentError if a program is missing, or VMs would not outlive the server."""
-    if problem := service.why_vms_end():
+    if problem := kill_mode.why_vms_end():
         raise errors.PermanentError(problem)
     for program in (settings.binary, disks.QEMU_IMG):
         if shutil.which(program) is None:
