@@ -252,6 +252,13 @@ class World:
     def ca_pem(self) -> str:
         return self.store.contents()["cluster/ca.crt"].decode()
 
+    def copy_bucket(self, directory: Path) -> None:
+        """All objects as files, as the provider `file` reads them."""
+        for key, body in self.store.contents().items():
+            path = directory / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+
     async def _fated(self, verb: Verb, key: str) -> Fate:
         return self.fate(verb, key)
 

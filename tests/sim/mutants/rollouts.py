@@ -31,6 +31,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "an old instance goes for one that has no files yet",
     ),
     Mutant(
+        "unread-revision-is-late",
+        "nstance.server.leader.readiness",
+        "            if instance.ready_at is None and not (facts is not None and facts.agent.blocked):\n",
+        "            if False:\n",
+        "a leader that cannot read a revision deletes its instances because they do not become ready",
+        tests=EARLIER,
+    ),
+    Mutant(
         "registered-is-ready",
         "nstance.core.draft",
         "        return agent.ready and agent.connected\n",
