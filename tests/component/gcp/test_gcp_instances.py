@@ -45,7 +45,7 @@ def made_from(world: GcpWorld, asked: CreateRequest) -> dict[str, Any]:
         (STOCK_OUT, CapacityScope.OFFER, "spot e2-small subnet-1"),
         (STOCK_OUT_DETAILS, CapacityScope.OFFER, "spot e2-small subnet-1"),
         (NO_ADDRESS, CapacityScope.SUBNET, "subnet-1"),
-        (QUOTA, CapacityScope.QUOTA, "e2-small"),
+        (QUOTA, CapacityScope.TYPE_QUOTA, "spot e2-small"),
     ],
 )
 async def test_a_stock_out_inside_a_success_says_what_is_exhausted(
