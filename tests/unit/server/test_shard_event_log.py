@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from nstance.clock import SystemClock
+from nstance.clock import Clock, SystemClock
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
 from nstance.model.instance import Instance, Put, Remove, State
 from nstance.objects import slots
-from nstance.server.state import event_log
+from nstance.server.state.event_log import MAX_WAITING
+from nstance.sim.loop import Machine
 from support.shards import make_shard
+from support.virtual_time import virtually
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 OTHER_KEY = "with another key"
@@ -47,8 +49,7 @@ class Writer:
 
 
 class Scene:
-    def __init__(self) -> None:
-        clock = SystemClock()
+    def __init__(self, clock: Clock) -> None:
         self.writer = Writer()
         ids = IdMaker(wall=clock.wall, bits=lambda count: 1)
         self.one, self.old = ids.make(Kind("web")), ids.make(Kind("web"))
@@ -80,7 +81,7 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    made = Scene()
+    made = Scene(SystemClock())
     running = asyncio.create_task(made.shard.run())
     yield made
     running.cancel()
@@ -114,19 +115,16 @@ async def test_an_event_before_a_change_is_written_before_it(scene: Scene) -> No
     assert isinstance(scene.writer.entries[1].changes[0], Put)
 
 
-async def test_while_the_journal_cannot_be_written_events_wait_and_are_bounded(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_log, "WRITE_INTERVAL_SECONDS", 0.002)
-    monkeypatch.setattr(event_log, "GATHER_SECONDS", 0.001)
-    monkeypatch.setattr(event_log, "MAX_WAITING", 20)
+@virtually
+async def test_while_the_journal_cannot_be_written_events_wait_and_are_bounded(clock: Machine) -> None:
+    scene = Scene(clock)
     scene.writer.works = False
-    for number in range(50):
+    for number in range(MAX_WAITING + 200):
         scene.shard.event_log.record(KEY, ReasonCode.CONFIG, str(number))
-        await asyncio.sleep(0.001)
+        await clock.sleep(0.005)
     assert len(scene.writer.entries) == 1
     scene.shard.event_log.write()  # as at the end of a term
     first, rest = (len(entry.reason) for entry in scene.writer.entries)
     assert first < 20
-    assert rest == 20
+    assert rest == MAX_WAITING
     assert [why.message for why in scene.writer.events()] == [str(number) for number in range(first + rest)]
