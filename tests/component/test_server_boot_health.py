@@ -105,13 +105,7 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
         starting = asyncio.create_task(world.start("b"))
         await eventually(lambda: "b" in world.servers)
         port = world.servers["b"].base
-        async with asyncio.timeout(SECONDS):
-            while True:
-                with contextlib.suppress(aiohttp.ClientConnectorError):
-                    status, text = await health_text(port)
-                    if status == 503 and "nobody can lead: " in text:
-                        break
-                await asyncio.sleep(0.05)
+        text = await unhealthy_text(port)
         assert "slot" in text.partition("nobody can lead: ")[2]
         world.store.tamper(slot, whole)
         await starting
@@ -120,13 +114,15 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
 
 async def unhealthy_text(port: int) -> str:
     """What /health says when it says that nobody can lead."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                status, text = await health_text(port)
-                if status == 503 and "nobody can lead: " in text:
-                    return text
-            await asyncio.sleep(0.05)
+
+    async def ask() -> str:
+        with contextlib.suppress(aiohttp.ClientConnectorError):
+            status, text = await health_text(port)
+            if status == 503 and "nobody can lead: " in text:
+                return text
+        return ""
+
+    return await eventually(ask)
 
 
 async def test_a_damaged_journal_does_not_make_the_epoch_grow(tmp_path: Path) -> None:

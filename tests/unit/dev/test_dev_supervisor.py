@@ -1,6 +1,5 @@
 """A child that exits is reported and restarted; new code restarts it; no process of an earlier run is left."""
 
-import asyncio
 import io
 import os
 import signal
@@ -16,6 +15,7 @@ from nstance.dev.child import Child
 from nstance.dev.screen import Screen
 from nstance.dev.supervisor import Supervisor
 from nstance.providers import processes
+from support.eventually import eventually
 
 CODE = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
@@ -34,10 +34,11 @@ class Scene:
         return Child("server", command, os.environ, temp=self.folder, cwd=self.folder, clock=SystemClock())
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not holds():
-                await self.supervisor.poll()
-                await asyncio.sleep(0.02)
+        async def polled() -> bool:
+            await self.supervisor.poll()
+            return holds()
+
+        await eventually(polled, interval=0.02)
 
     def has_printed(self, text: str) -> bool:
         return text in self.out.getvalue()
