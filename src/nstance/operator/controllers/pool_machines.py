@@ -15,7 +15,7 @@ import json
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object, find
-from nstance.operator.controllers import node_settings, pools, resources
+from nstance.operator.controllers import node_settings, pool_limits, pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import (
     condition,
@@ -331,9 +331,10 @@ class PoolMachines(Controller):
         if pools.replicas_of(machine_pool) is None:
             return True  # not sized here: the shard replaces it
         listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
-        pool = resources.infrastructure(machine_pool).get("name", "")
-        sizes = pools.current_sizes(each for each in listing.items if pools.pool_of(each) == pool)
-        replicas = pools.wanted_replicas(self._find(self._pools, pool) or {}, machine_pool, sizes)
+        name = resources.infrastructure(machine_pool).get("name", "")
+        sizes = pools.current_sizes(each for each in listing.items if pools.pool_of(each) == name)
+        limit = pool_limits.limit_of(self._find(self._pools, name) or {}, self._shards)
+        replicas = pools.wanted_replicas(machine_pool, limit, sizes)
         return sum(sizes.values()) == replicas and found is not None and sizes.get(shard.name) == found.size
 
     async def _delete_both(self, item: Object, machine: Object | None) -> float | None:
