@@ -189,8 +189,12 @@ def test_what_the_spec_no_longer_names_goes_back_to_the_template(
 
 
 def test_what_only_the_shard_has_is_named() -> None:
-    found = pb.GroupStatus(config={"instance_type": "l", "subnet_pool": "p", "vars": {"a": "b"}})
-    assert shard_groups.unnamed_settings({"subnetPool": "p"}, found) == ["instanceType is 'l'", "vars has a"]
+    found = pb.GroupStatus(config={"template": "t", "instance_type": "l", "subnet_pool": "p", "vars": {"a": "b"}})
+    assert shard_groups.unnamed_settings({"subnetPool": "p"}, found) == [
+        "template is 't'",
+        "instanceType is 'l'",
+        "vars has a",
+    ]
     assert shard_groups.owned_fields({"instanceType": "", "subnetPool": "p", "vars": {"a": "b"}}) == [
         "subnetPool",
         "vars",

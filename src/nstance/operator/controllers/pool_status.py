@@ -12,6 +12,7 @@ from nstance.operator.shards.ports import Shards
 from nstance.v1 import operator_pb2 as pb
 
 LIMIT_REACHED = "LimitReached"
+IN_SYNC = "InSync"
 MAX_SHOWN_INSTANCES = 100  # in the status of a pool
 
 
@@ -70,6 +71,15 @@ def summarize(
     else:
         return status, Condition("Ready", True, "AllReady", f"{ready} of {wanted} ready")
     return status, Condition("Ready", False, reason, message)
+
+
+def sync_conditions(groups: Sequence[Object]) -> list[Condition]:
+    """What shards have and the pool does not name; none before a shard said it."""
+    if not any(resources.condition(each, IN_SYNC) for each in groups):
+        return []
+    if unnamed := _by_shard(groups, IN_SYNC, lambda each: each["status"] == "False"):
+        return [Condition(IN_SYNC, False, "SetAtShard", unnamed)]
+    return [Condition(IN_SYNC, True, "Synced")]
 
 
 def _by_shard(groups: Sequence[Object], type: str, matches: Callable[[Object], bool]) -> str:

@@ -24,6 +24,7 @@ from nstance.operator.controllers.pool_status import (
     node_fields,
     shown_instances,
     summarize,
+    sync_conditions,
 )
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.victims import node_loads, order_victims
@@ -344,7 +345,7 @@ class Pools(Controller):
             self._events.note(pool, LIMIT_REACHED, ready.message, warning=True)
         status |= node_fields(pool, self._shards) | {"instances": shown_instances(pool, self._shards)}
         ids = sorted(id for each in owned for id in resources.status(each).get("providerIDs") or ())
-        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready])
+        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready, *sync_conditions(owned)])
         if ids != (resources.spec(pool).get("providerIDList") or []):
             await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"providerIDList": ids})
         if machine_pool is not None:
