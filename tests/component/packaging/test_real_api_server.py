@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from component.packaging.references import Manifest, parse
+from component.packaging.references import ROOT, Manifest, parse
 from component.packaging.rendering import (
     FLAVORS,
     MATRIX,
@@ -87,3 +87,19 @@ def test_real_bootstrap_configs_are_ready_at_once(namespace: str) -> None:
 def test_real_definitions_are_labelled_for_a_move() -> None:
     found = kubectl("get", "crd", "-l", "clusterctl.cluster.x-k8s.io,clusterctl.cluster.x-k8s.io/move", "-o", "name")
     assert {f"{kind.plural}.{kind.group}" for kind in crds.KINDS} <= {line.rpartition("/")[2] for line in found.split()}
+
+
+EARLIER = json.loads((ROOT / "tests/unit/operator/data/objects_without_pool_machines.json").read_text())
+
+
+@pytest.mark.parametrize("item", EARLIER, ids=lambda item: f"{item['kind']} {item['metadata']['name']}")
+def test_real_objects_of_an_earlier_version_load_unchanged(item: Manifest, namespace: str) -> None:
+    kind, name, metadata = item["kind"], item["metadata"]["name"], {**item["metadata"], "namespace": namespace}
+    metadata.pop("finalizers", None)  # nobody is here to remove them
+    kubectl("create", "--validate=strict", "-f", "-", given=json.dumps({**item, "metadata": metadata}))
+    patch = ("patch", "-n", namespace, kind, name, "--type=merge", "-p")
+    if "status" in item:
+        kubectl(*patch, json.dumps({"status": item["status"]}), "--subresource=status")
+    kubectl(*patch, json.dumps({"metadata": {"labels": {"a": "b"}}}))
+    found = json.loads(kubectl("get", "-n", namespace, kind, name, "-o", "json"))
+    assert [found["spec"], found.get("status")] == [item["spec"], item.get("status")]
