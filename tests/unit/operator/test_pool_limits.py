@@ -44,13 +44,13 @@ def test_a_pool_waits_for_its_price_but_not_for_a_silent_shard() -> None:
     pool: Object = {"spec": {"group": "web", "shards": ["a", "b"], "limits": {"hourlyCost": 1}}}
     new = SimpleNamespace(groups={}, synced=True)
     silent = SimpleNamespace(groups={}, synced=False)
-    told = Limit(2, "spec.limits.hourlyCost allows 2, at 0.5 EUR each")
+    known = Limit(2, "spec.limits.hourlyCost allows 2, at 0.5 EUR each")
     found: list[tuple[dict[str, Any], Limit | None]] = [
         ({"a": new, "b": new}, Limit(0, "")),
         ({"a": shard(0.5), "b": new}, Limit(0, "")),
         ({"a": silent, "b": silent}, Limit(0, "")),
-        ({"a": shard(0.5), "b": silent}, told),
-        ({"a": shard(0.5)}, told),
+        ({"a": shard(0.5), "b": silent}, known),
+        ({"a": shard(0.5)}, known),
         ({"a": shard(0.0), "b": shard(0.0)}, None),
     ]
     for shards, limit in found:
@@ -62,7 +62,7 @@ def test_a_pool_waits_for_its_price_but_not_for_a_silent_shard() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, "1.5", True, []])
-def test_a_limit_that_is_no_number_is_said(value: object) -> None:
+def test_a_limit_that_is_no_number_is_named(value: object) -> None:
     shards: Any = {"a": shard(1.0)}
     for name in ("instances", "hourlyCost"):
         pool: Object = {"spec": {"group": "web", "shards": ["a"], "limits": {name: value}}}

@@ -54,20 +54,20 @@ def _is_cost(value: object) -> TypeGuard[float]:
 
 def _cost_limit(cost: float, pool: Object, shards: Shards) -> Limit | None:
     """All instances count with the highest price, so it does not matter in which shard they are."""
-    spec, told = resources.spec(pool), {}
+    spec, costs = resources.spec(pool), {}
     for name in spec.get("shards") or ():
         shard = shards.get(name)
         if shard is not None and (group := shard.groups.get(spec["group"])) is not None:
-            told[name] = group.cost
+            costs[name] = group.cost
         elif shard is not None and shard.synced:
             return Limit(0, "")  # it will have the group in a moment
-    if not told:
+    if not costs:
         return Limit(0, "")
-    if unpriced := [name for name, each in told.items() if not each.HasField("instance_hourly")]:
+    if unpriced := [name for name, each in costs.items() if not each.HasField("instance_hourly")]:
         return Limit(0, f"spec.limits.hourlyCost needs prices, and these shards have none: {', '.join(unpriced)}")
-    if len(currencies := sorted({each.currency for each in told.values()})) > 1:
+    if len(currencies := sorted({each.currency for each in costs.values()})) > 1:
         return Limit(0, f"spec.limits.hourlyCost needs one currency, the shards have {', '.join(currencies)}")
-    price = max(each.instance_hourly for each in told.values())
+    price = max(each.instance_hourly for each in costs.values())
     if not price:
         return None
     count = math.floor(cost / price * (1 + ROUNDING))
