@@ -339,7 +339,7 @@ class Pools(Controller):
     async def _update_status(
         self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str
     ) -> None:
-        limit = None if problem else limit_of(pool, self._shards)
+        limit = None if problem or machine_pool is None else limit_of(pool, self._shards)
         status, ready = summarize(pool, machine_pool, owned, problem=problem, limit=limit)
         if ready.reason == LIMIT_REACHED != resources.condition(pool, "Ready").get("reason"):
             self._events.note(pool, LIMIT_REACHED, ready.message, warning=True)
