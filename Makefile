@@ -37,6 +37,9 @@ MOTO_VERSION := 5.2.5
 SEEDS ?= 2000
 START ?= 0
 
+# Where .pyc files are forbidden, each of the hundreds of processes that the tests start compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-stores moto test-aws aws-schedules gcp-fields gcp-schedules on-prem-schedules test-kube kube-chaos lint format bench soak soak-ui sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check aws-fields schema agent-pyz agent-bundle server-bundle test-agent-roots dev-vm vm-image test-vm test-ui test-proxmox test-hybrid dev-aws test-dev-aws test-terraform clusterctl test-charts clean $(PROGRAMS)
 
 help: ## Show this list
@@ -169,9 +172,9 @@ format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: tools ## Simulate 2,000 random schedules of shards on all cores, and as many of one group (SEEDS=, START=)
+sim: tools ## Simulate 2,000 random schedules of shards on all cores, as many of one group, 160 elections (SEEDS=, START=)
 	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START)
-	NSTANCE_WALKS=$(SEEDS) NSTANCE_WALK_SEED=$(START) $(BIN)/pytest -q tests/sim/test_group_walks.py
+	NSTANCE_WALKS=$(SEEDS) NSTANCE_ELECTIONS=$(shell expr $(SEEDS) / 50 + 1) NSTANCE_WALK_SEED=$(START) $(BIN)/pytest -q tests/sim/test_group_walks.py tests/sim/test_leadership.py
 
 sim-long: tools ## The same with many seeds; continues after an interruption (SEEDS=100000)
 	@mkdir -p temp

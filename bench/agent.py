@@ -19,7 +19,7 @@ MB = 1e6
 
 async def run() -> AsyncIterator[Row]:
     sizes, starts = [], []
-    async with fleet.serving(groups=1, size=AGENTS, settled=False) as server:
+    async with fleet.serving(fleet.Setup(groups=1, size=AGENTS, settled=False)) as server:
         async with asyncio.timeout(30):
             await server.count_created(AGENTS)
         for id, nonce in (await server.ask("nonces"))["booted"]:

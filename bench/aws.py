@@ -67,10 +67,10 @@ async def ec2() -> AsyncIterator[Ec2]:
 
 
 async def run() -> AsyncIterator[Row]:
-    async with ec2() as cloud, fleet.serving(groups=1, size=0, ec2=cloud.url) as server:
+    async with ec2() as cloud, fleet.serving(fleet.Setup(groups=1, size=0, ec2=cloud.url)) as server:
         yield _memory("no agents", (await server.wait_idle())["rss"], 120.0)
         yield await _launches(server, cloud)
-    async with ec2() as cloud, fleet.serving(groups=GROUPS, size=SIZE, ec2=cloud.url) as server:
+    async with ec2() as cloud, fleet.serving(fleet.Setup(groups=GROUPS, size=SIZE, ec2=cloud.url)) as server:
         await server.connect_all()
         yield _memory(f"{GROUPS * SIZE} agents", (await server.wait_idle())["rss"], 180.0)
         yield await _notices(server, cloud)
@@ -78,14 +78,16 @@ async def run() -> AsyncIterator[Row]:
         await server.connect_all()
         await server.wait_idle()
         yield await _fallback(server, cloud)
-    async with ec2() as cloud, fleet.serving(groups=1, size=1, files=True, ec2=cloud.url) as server:
+    async with ec2() as cloud, fleet.serving(fleet.Setup(groups=1, size=1, files=True, ec2=cloud.url)) as server:
         yield await _address(server, cloud)
 
 
 def _two_types(cloud: Ec2) -> contextlib.AbstractAsyncContextManager[fleet.Server]:
     """A refusal is forgotten after at most ten times 1 ms, or only the first instance would be refused."""
     types = ("m7g.large", "m6g.large")
-    return fleet.serving(groups=GROUPS, size=SIZE, instance_types=types, capacity_retry="1ms", ec2=cloud.url)
+    return fleet.serving(
+        fleet.Setup(groups=GROUPS, size=SIZE, instance_types=types, capacity_retry="1ms", ec2=cloud.url)
+    )
 
 
 async def _fallback(server: fleet.Server, cloud: Ec2) -> Row:

@@ -95,7 +95,7 @@ async def become_ready(agent: fleet.LightAgent) -> None:
 @contextlib.asynccontextmanager
 async def churning() -> AsyncIterator[Churn]:
     async with fleet.serving(
-        groups=GROUPS, size=SIZE, files=True, retention=RETENTION_SECONDS, exact_memory=True
+        fleet.Setup(groups=GROUPS, size=SIZE, files=True, retention=RETENTION_SECONDS, exact_memory=True)
     ) as server:
         await server.connect_all()
         await asyncio.gather(*map(become_ready, server.agents))

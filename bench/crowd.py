@@ -17,16 +17,16 @@ EDITS = 20
 
 
 async def run() -> AsyncIterator[Row]:
-    async with fleet.serving(groups=1, size=0, files=True) as server:
+    async with fleet.serving(fleet.Setup(groups=1, size=0, files=True)) as server:
         yield _memory("no agents", await server.ask("usage"), 80.0)
-    async with fleet.serving(groups=1, size=LARGE[1], files=True) as server:
+    async with fleet.serving(fleet.Setup(groups=1, size=LARGE[1], files=True)) as server:
         await server.connect_all()
         await server.wait_idle()
         single = await _event_costs(server)
-    async with fleet.serving(groups=SMALL[0], size=SMALL[1], files=True) as server:
+    async with fleet.serving(fleet.Setup(groups=SMALL[0], size=SMALL[1], files=True)) as server:
         await server.connect_all()
         yield _memory("500 agents", await server.wait_idle(), 130.0)
-    async with fleet.serving(groups=LARGE[0], size=LARGE[1], files=True) as server:
+    async with fleet.serving(fleet.Setup(groups=LARGE[0], size=LARGE[1], files=True)) as server:
         began, epoch = time.monotonic(), (await server.ask("usage"))["epoch"]
         await server.connect_all()
         entered = time.monotonic() - began

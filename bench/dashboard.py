@@ -26,7 +26,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024  # a snapshot is one line
 
 
 async def run() -> AsyncIterator[Row]:
-    async with fleet.serving(groups=GROUPS, size=SIZE, files=True) as server:
+    async with fleet.serving(fleet.Setup(groups=GROUPS, size=SIZE, files=True)) as server:
         await server.connect_all()
         await server.wait_idle()
         async with dashboard(server) as (process, url):

@@ -19,7 +19,7 @@ FORGOTTEN_SECONDS = 0.05
 async def run() -> AsyncIterator[Row]:
     # A refusal is forgotten after at most ten times 1 ms, or only the first instance would be refused.
     async with fleet.serving(
-        groups=GROUPS, size=SIZE, instance_types=("small", "large"), capacity_retry="1ms"
+        fleet.Setup(groups=GROUPS, size=SIZE, instance_types=("small", "large"), capacity_retry="1ms")
     ) as server:
         await server.connect_all()
         await server.wait_idle()

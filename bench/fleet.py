@@ -1,6 +1,6 @@
 """Thousands of light agents in this process, connected over real TLS to a server in another process.
 
-    async with fleet.serving(groups=20, size=50) as server:
+    async with fleet.serving(fleet.Setup(groups=20, size=50)) as server:
         await server.connect_all()
         server.agents[0].notice(agent_pb2.Notice.SPOT_TERMINATION)
 
@@ -17,7 +17,8 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -292,50 +293,38 @@ class Server(Measured):
         await super().close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the server and its shard are made of."""
+
+    groups: int
+    size: int
+    settled: bool = True  # the groups already have their size
+    files: bool = False  # the bucket is a directory, which a standby can share, instead of memory
+    checks: int = 0  # of each instance
+    profile: str = ""
+    retention: float = 1800.0
+    exact_memory: bool = False  # the server reports its memory to the byte, and is slower
+    instance_types: tuple[str, ...] = ("small",)
+    capacity_retry: str = "3m"
+    ec2: str = ""  # the URL of a `bench.ec2_endpoint` that is its cloud
+    google: str = ""  # the URL of a `bench.gcp` that is
+    shard: str = SHARD
+    bucket: str = ""  # a directory that several shards share
+    first_vm: int = 0  # clouds of several shards number their VMs from there
+
+
 @contextlib.asynccontextmanager
-async def serving(
-    *,
-    groups: int,
-    size: int,
-    settled: bool = True,
-    files: bool = False,
-    checks: int = 0,
-    profile: str = "",
-    retention: float = 1800.0,
-    exact_memory: bool = False,
-    instance_types: Sequence[str] = ("small",),
-    capacity_retry: str = "3m",
-    ec2: str = "",
-    google: str = "",
-    shard: str = SHARD,
-    bucket: str = "",
-    first_vm: int = 0,
-) -> AsyncIterator[Server]:
-    """`settled`: the groups already have their size. `files`: the bucket is a directory, which a standby can share, instead
-    of memory. `checks`: of each instance. `exact_memory`: the server reports its memory to the byte, and is slower.
-    `ec2`: the URL of a `bench.ec2_endpoint` that is its cloud. `google`: the URL of a `bench.gcp` that is. `bucket`: a
-    directory that several shards share. `first_vm`: clouds of several shards number their VMs from there."""
+async def serving(setup: Setup) -> AsyncIterator[Server]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         settings = {
-            "groups": groups,
-            "size": size,
-            "settled": settled,
-            "checks": checks,
+            **asdict(setup),
             "base": _free_base(),
             "seed": f"{random.getrandbits(64):x}",
             "dir": folder,
-            "bucket": bucket or (f"{folder}/bucket" if files else ""),
-            "shard": shard,
-            "first_vm": first_vm,
+            "bucket": setup.bucket or (f"{folder}/bucket" if setup.files else ""),
             "standby": False,
-            "profile": profile,
-            "retention": retention,
-            "exact_memory": exact_memory,
-            "instance_types": list(instance_types),
-            "capacity_retry": capacity_retry,
-            "ec2": ec2,
-            "google": google,
         }
         log = Path(folder, "server.log")
         server = Server(await start(settings, log), settings, log)

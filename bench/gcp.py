@@ -36,6 +36,6 @@ async def empty_project() -> AsyncIterator[str]:
 
 
 async def run() -> AsyncIterator[Row]:
-    async with empty_project() as url, fleet.serving(groups=1, size=0, google=url) as server:
+    async with empty_project() as url, fleet.serving(fleet.Setup(groups=1, size=0, google=url)) as server:
         rss = (await server.wait_idle())["rss"]
         yield Row(number="37", what="memory of an idle server with gcp", value=rss / MB, unit="MB", goal=110.0)

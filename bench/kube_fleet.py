@@ -41,7 +41,7 @@ async def run() -> AsyncIterator[Row]:
             shards = {}
             for number, shard in enumerate(SHARDS):
                 serving = fleet.serving(
-                    groups=POOLS, size=SIZE, shard=shard, bucket=str(bucket), first_vm=number * MACHINES
+                    fleet.Setup(groups=POOLS, size=SIZE, shard=shard, bucket=str(bucket), first_vm=number * MACHINES)
                 )
                 server = await stack.enter_async_context(serving)
                 await server.connect_all()

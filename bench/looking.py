@@ -155,7 +155,7 @@ class Replacing:
 
 async def look(seconds: float) -> list[str]:
     """What was missed."""
-    async with fleet.serving(groups=GROUPS, size=SIZE, files=True, retention=RETENTION_SECONDS) as server:
+    async with fleet.serving(fleet.Setup(groups=GROUPS, size=SIZE, files=True, retention=RETENTION_SECONDS)) as server:
         await server.connect_all()
         await asyncio.gather(*map(become_ready, server.agents))
         await server.wait_idle()

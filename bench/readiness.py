@@ -16,7 +16,7 @@ RECOVERIES = 200  # instances that become ready again
 async def run() -> AsyncIterator[Row]:
     costs = {}
     for checks in (0, CHECKS):
-        async with fleet.serving(groups=GROUPS, size=AGENTS // GROUPS, checks=checks) as server:
+        async with fleet.serving(fleet.Setup(groups=GROUPS, size=AGENTS // GROUPS, checks=checks)) as server:
             await server.connect_all()
             await server.wait_idle()
             await _report_all(server, 2)  # so that files and check results are known

@@ -19,7 +19,7 @@ CONCURRENT = 48
 
 
 async def run() -> AsyncIterator[Row]:
-    async with fleet.serving(groups=20, size=AGENTS // 20, settled=False) as server:
+    async with fleet.serving(fleet.Setup(groups=20, size=AGENTS // 20, settled=False)) as server:
         async with asyncio.timeout(60):
             await server.count_created(AGENTS)
         booted = (await server.ask("nonces"))["booted"]

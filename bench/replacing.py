@@ -15,7 +15,7 @@ SIGNALS = 60  # of each kind
 
 
 async def run() -> AsyncIterator[Row]:
-    async with fleet.serving(groups=GROUPS, size=SIZE) as server:
+    async with fleet.serving(fleet.Setup(groups=GROUPS, size=SIZE)) as server:
         await server.connect_all()
         await server.wait_idle()
         victims = iter([agent for place in range(SIZE) for agent in server.agents[place::SIZE]])

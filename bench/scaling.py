@@ -11,7 +11,7 @@ LATENCY_SECONDS = 0.05
 
 
 async def run() -> AsyncIterator[Row]:
-    async with fleet.serving(groups=1, size=0) as server:
+    async with fleet.serving(fleet.Setup(groups=1, size=0)) as server:
         await server.ask("latency", seconds=LATENCY_SECONDS)
         before = (await server.wait_idle())["cpu"]
         began = (await server.ask("sizes", sizes={"g0": SIZE}))["at"]

@@ -17,7 +17,7 @@ TOLERANCE_SECONDS = 0.25
 
 
 async def run() -> AsyncIterator[Row]:
-    async with fleet.serving(groups=10, size=5) as server:
+    async with fleet.serving(fleet.Setup(groups=10, size=5)) as server:
         await server.connect_all()
         began = time.monotonic()
         *lost, returning = (server.agents[5 * number] for number in range(3))

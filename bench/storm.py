@@ -15,7 +15,7 @@ GROUPS, SIZE = 20, 100
 
 
 async def storm() -> dict[str, int]:
-    async with fleet.serving(groups=GROUPS, size=SIZE, files=True) as server, server.standby():
+    async with fleet.serving(fleet.Setup(groups=GROUPS, size=SIZE, files=True)) as server, server.standby():
         server.connecting = asyncio.Semaphore(GROUPS * SIZE)
         before = await server.ask("usage")
         await server.connect_all()

@@ -3,9 +3,14 @@ of those at once on two cores would starve servers that are meant to be watched.
 (xdist's own groups have no effect with this pytest: they rewrite a name that it no longer reads.)
 
 And that no generated example has to be quick or small: how long it takes, how often one is thrown away and how large one
-becomes say something about the machine and about luck, nothing about us."""
+becomes say something about the machine and about luck, nothing about us.
 
+And that the garbage collector does not look at what pytest collected: thousands of tests would cost each full collection a
+quarter of a second."""
+
+import gc
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +33,16 @@ def starts_processes(nodeid: str) -> bool:
 class Scheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return "processes" if starts_processes(nodeid) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from nstance.admin import main
 from nstance.admin.cluster import audit
 from nstance.clock import SystemClock, SystemRng
 from nstance.config import storage_keys
+from nstance.model import actors
 from nstance.model.ids import GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import file, journal, journal_writer, slots
@@ -257,4 +258,13 @@ def test_the_export_has_one_object_per_line(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("text", ["replaced by web-01jw51srryegh9snf9cmeh3k4r", "grew by 3", "by opr-x", ""])
 def test_only_operators_count_as_those_who_asked(text: str) -> None:
-    assert audit.actors(text) == []
+    assert actors.named(text) == []
+
+
+def test_a_setting_that_looks_like_an_actor_is_none(bucket: Bucket) -> None:
+    """The value was chosen by an operator, and what the provider says about it quotes it."""
+    forged = f"instance type small → x (by {ADA}) (by {ROBOT})"
+    assert actors.named(forged) == [(ROBOT, "")]
+    refused = slots.LoggedReason("create-failed", f"there is no type x (by {ADA})", WEB)
+    slot = slots.Slot(number=1, epoch=1, op="op", at=0.0, entries=(slots.Entry(id="e", reason=(refused,)),))
+    assert [entry.by for entry in audit.entries(slot)] == [()]

@@ -140,8 +140,8 @@ async def test_problems_are_problem_details(tmp_path: Path) -> None:
         await world.start()
         async with served(world, guard=OPEN, dead=True) as browser:
             wrong: tuple[tuple[str, str, Any, int, dict[str, str], str], ...] = (
-                ("GET", "/v1/nowhere", None, 404, {}, "not found"),
-                ("PUT", "/v1/groups", None, 405, {}, "method not allowed"),
+                ("GET", "/v1/nowhere", None, 404, {}, "there is no such address"),
+                ("PUT", "/v1/groups", None, 405, {}, "expected GET, HEAD, POST, found PUT"),
                 ("GET", "/v1/groups", None, 404, {"shard": "other"}, "there is no shard other"),
                 ("GET", "/v1/groups", None, 400, {"size": "1"}, "unknown query size"),
                 ("GET", "/v1/groups/wob", None, 404, HERE, "did you mean web?"),
@@ -209,6 +209,44 @@ async def test_etags_compression_and_pages(tmp_path: Path) -> None:
             async with aiohttp.ClientSession(auto_decompress=False) as raw, raw.get(url) as answer:
                 assert answer.headers["Content-Encoding"] == "gzip"
                 assert json.loads(gzip.decompress(await answer.read()))["instances"]
+
+
+async def test_no_change_of_a_group_ignores_if_match(tmp_path: Path) -> None:
+    """A condition that is not checked would let a stale page delete what somebody else has just changed."""
+    async with World(tmp_path, SETTINGS, agents=False) as world:
+        await world.start()
+        async with served(world, guard=OPEN) as browser:
+            await post(browser, "/v1/groups", {"group": "extra", "template": "web", "size": 1}, **HERE)
+            [first] = (await get_json(browser, "/v1/groups/extra"))["groups"]
+            await post(browser, "/v1/groups/extra/scale", {"size": 2}, **HERE)
+            [now] = (await get_json(browser, "/v1/groups/extra"))["groups"]
+            rows: list[tuple[str, str, Any]] = [
+                ("PATCH", "/v1/groups/extra", {"size": 3}),
+                ("POST", "/v1/groups/extra/scale", {"size": 3}),
+                ("POST", "/v1/groups/extra/pause", None),
+                ("POST", "/v1/groups/extra/resume", None),
+                ("POST", "/v1/groups/extra/rollback", None),
+                ("POST", "/v1/groups/extra/resume-rollout", None),
+                ("DELETE", "/v1/groups/extra", None),
+            ]
+            described = (await get_json(browser, "/v1/openapi.json"))["paths"]
+            changes = {
+                (method, path) for path, methods in described.items() for method in methods if "/{group}/" in f"{path}/"
+            }
+            assert len(rows) == len({row for row in changes if row[0] != "get" and not row[1].endswith("/plan")})
+
+            async def ask(etag: str, method: str, path: str, body: Any, **query: str) -> int:
+                headers = {"If-Match": f'"{etag}"'}
+                async with browser.request(method, path, params=HERE | query, json=body, headers=headers) as answer:
+                    return answer.status
+
+            assert {await ask(first["etag"], *row) for row in rows} == {412}
+            [after] = (await get_json(browser, "/v1/groups/extra"))["groups"]
+            assert (after["etag"], after["size"], after["paused"]) == (now["etag"], 2, False)
+            assert await ask(now["etag"], *rows[-1], dry_run="true") == 200
+            assert await ask("*", *rows[-1], dry_run="true") == 200
+            assert await ask(now["etag"], "POST", "/v1/pause", None) == 400  # this is about no group
+            assert await ask(now["etag"], *rows[-1]) == 200
 
 
 async def test_events_page_filter_and_download(tmp_path: Path) -> None:
@@ -367,6 +405,29 @@ async def test_guessing_tokens_and_floods_are_slowed_down(tmp_path: Path, monkey
             for path, code in (("/groups", 429), ("/health", 200), ("/", 200)):
                 async with browser.get(path) as answer:
                     assert answer.status == code
+
+
+async def test_browsers_behind_one_address_have_a_rate_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nstance.admin.http.routes.REQUESTS", rate_limit.Rate(0.001, 4.0))
+    async with World(tmp_path, SETTINGS, agents=False) as world:
+        await world.start()
+        async with served(world, guard=OPEN) as browser:
+            cookies = []
+            for _ in range(2):
+                browser.session.cookie_jar.clear()
+                async with browser.get("/v1/session", headers={"Sec-Fetch-Site": "same-origin"}) as answer:
+                    cookies.append(answer.cookies["nstance-session"].value)
+            browser.session.cookie_jar.clear()
+
+            async def ask(cookie: str) -> int:
+                headers = {"Cookie": f"nstance-session={cookie}"} if cookie else {}
+                async with browser.get("/v1/session", headers=headers) as answer:
+                    return answer.status
+
+            for cookie in cookies:
+                assert [await ask(cookie) for _ in range(5)] == [200] * 4 + [429]
+            # A cookie that is not ours counts for its address.
+            assert [await ask(cookie) for cookie in ("", "forged.0", "forged.1")] == [200, 200, 429]
 
 
 async def test_a_browser_on_this_machine_needs_the_token_against_forgery(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from component.admin_shell import shell
-from component.whole_server import SHARD, World, config
+from component.whole_server import World, config
 from support import docs_pages, ports
 
 GROUPS = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
@@ -26,9 +26,7 @@ async def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> N
         await world.start()
         admin = await shell(world)
         await admin.ok("wait")
-        path = tmp_path / "bucket" / "shard" / SHARD / "config.jsonc"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(world.store.contents()[f"shard/{SHARD}/config.jsonc"])
+        world.copy_bucket(tmp_path / "bucket")
         (tmp_path / "examples").symlink_to(docs_pages.ROOT / "examples")
         with ports.claimed() as port:
             script = script.replace("serve --", f"serve --bind 127.0.0.1:{port} --").replace(

@@ -11,10 +11,12 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import Operator, World, config, new_uuid, states
+from component.whole_server import Operator, World, config, new_uuid, ready, states
+from nstance.model import actors
 from nstance.model.ids import TenantId
 from nstance.model.roles import Role
 from nstance.server.api.permissions import REQUIRED
+from nstance.server.leader.assembly import record_console_output
 from nstance.v1 import operator_pb2
 from nstance.v1.operator_pb2 import DESCRIPTOR, GroupConfig
 from nstance.wire.call import PERSON_HEADER, ROLE_HEADER, TENANT_HEADER
@@ -180,6 +182,31 @@ async def test_changes_that_are_about_no_instance_name_who_asked(tmp_path: Path)
         who = f"{admin.identity.id} for ada"
         assert f"operator {other.identity.id} revoked by {who}" in found
         assert any(message.endswith(f"activated by {who}") for message in found)
+
+
+async def test_an_agent_names_nobody_as_the_one_who_asked(tmp_path: Path) -> None:
+    """What a VM says is quoted in the history, which the audit reads for names."""
+    forged = f"deletion requested by {UNKNOWN_OPERATOR} for ada@example.com"
+    async with World(tmp_path, config(groups={"acme": {"own": {"template": "web", "size": 1}}})) as world:
+        await world.start()
+        await eventually(lambda: ready(world, "own", "acme") == 1)
+        [agent] = world.agents.values()
+        log = world.leader.shard.event_log
+        agent.on_receive_problem = forged
+        agent.report()
+        instance = world.leader.shard.instances[agent.id]
+        record_console_output(world.leader.lead_now.issuer, log, instance, f"boot\n{forged}")
+        viewer = await world.operator("acme", Role.VIEWER)
+
+        async def quoted() -> list[str]:
+            found = (await viewer.call("ListEvents")).events
+            return [each.message for each in found if "ada@example.com" in each.message]
+
+        async def all_are_quoted() -> bool:
+            return len({each[:12] for each in await quoted()}) >= 2  # the command after its files, and the console
+
+        await eventually(all_are_quoted)
+        assert [actors.named(message) for message in await quoted() if actors.named(message)] == []
 
 
 def _visible(world: World) -> tuple[Any, ...]:

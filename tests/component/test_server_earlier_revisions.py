@@ -221,6 +221,33 @@ async def test_a_new_leader_says_nothing_of_instances_whose_revision_it_has_not_
         await eventually(lambda: reported(world, old))
 
 
+async def test_an_instance_that_was_never_ready_is_not_late_while_its_revision_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier_revisions, "RETRY_SECONDS", 0.02)
+    async with World(tmp_path, configuration(**CANARY)) as world:
+        world.store.tamper("data/token", b"s3cret")
+        first = await world.start("a")
+        await pause(world)
+        with monkeypatch.context() as failing:
+            failing.setattr(LightAgent, "report", lambda agent: None)
+            replaced = of_type(world, "small")[0]
+            world.cloud.stop(replaced.id)
+            await eventually(lambda: replaced not in of_type(world, "small") and len(of_type(world, "small")) == 2)
+            late = of_type(world, "small")[-1]
+            facts = world.leader.shard.facts
+            await eventually(lambda: late.id in facts and facts[late.id].agent.connected)
+        assert world.leader.shard.instances[late.id].ready_at is None
+        away = Fate(error=errors.UnavailableError("storage is away"))
+        world.fate = lambda verb, key: away if verb == "get" and "/revision/" in key else Fate()
+        shard = (await fail_over(world, first)).shard
+        await eventually(lambda: late.id in shard.facts and bool(shard.facts[late.id].agent.blocked))
+        assert not shard.facts[late.id].agent.not_ready
+        world.fate = lambda verb, key: Fate()
+        await eventually(lambda: reported(world, [late]))
+        assert not shard.facts[late.id].agent.blocked
+
+
 async def test_instances_of_a_revision_that_is_lost_get_what_the_group_has_now(tmp_path: Path) -> None:
     async with World(tmp_path, configuration(**CANARY)) as world:
         world.store.tamper("data/token", b"s3cret")

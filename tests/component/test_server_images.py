@@ -8,6 +8,8 @@ import pytest
 from component.whole_server import Json, World, config, new_uuid, states
 from nstance.config import load
 from nstance.core import liveness
+from nstance.model.ids import GroupKey, GroupName, TenantId
+from nstance.model.rollout import Revision
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image
@@ -87,6 +89,33 @@ async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path
         assert made_of(world) == ["img-1", "img-1"]
         reasons = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
         assert [reason for reason in reasons if reason in ("blocked", "recovered")] == ["blocked", "recovered"]
+
+
+async def test_a_lost_instance_is_replaced_although_the_new_image_is_missing(tmp_path: Path) -> None:
+    """A mistyped image stopped not only the rollout, but every replacement."""
+    made = configuration(2)
+    made["templates"]["web"]["ready_timeout"] = "500ms"
+    async with World(tmp_path, made) as world:
+        publish(world, "img-1", 1.0)
+        server = await world.start()
+        await running(world, 2)
+        await eventually(lambda: "complete" in [r.outcome.value for r in revisions(world)])
+        made["images"]["other"] = made["images"]["base"] | {"filters": [{"name": "name", "values": ["othr-*"]}]}
+        made["templates"]["web"]["args"] = {"ImageId": "{{ .Image.other }}"}
+        world.configure(made)
+        await server.active_config.refresh()
+        await eventually(lambda: revisions(world)[-1].outcome.value == "halted")
+        assert "the image other cannot be found" in revisions(world)[-1].message
+        before = states(world, "web", "acme")
+        world.cloud.stop(min(before))
+        await eventually(lambda: states(world, "web", "acme").keys() - before.keys())
+        await running(world, 2)
+        assert made_of(world)[-1] == "img-1"
+
+
+def revisions(world: World) -> tuple[Revision, ...]:
+    record = world.leader.shard.group_records.get(GroupKey(TenantId("acme"), GroupName("web")))
+    return record.revisions if record is not None else ()
 
 
 async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None:

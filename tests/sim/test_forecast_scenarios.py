@@ -59,7 +59,7 @@ def test_created_instances_are_counted_although_answers_are_lost() -> None:
 
 @pytest.mark.parametrize(
     ("scenario", "hours", "quiet", "repeated"),
-    [("spot-storm", 3.0, 1.5, 0.0), ("failover-hourly", 4.0, 3.0, 0.0), ("bad-image", 8.0, 4.0, 0.0)],
+    [("spot-storm", 2.0, 1.0, 0.0), ("failover-hourly", 2.0, 1.5, 0.0), ("bad-image", 4.0, 2.0, 0.0)],
 )
 def test_skipped_hours_count_the_same_as_played_ones(
     scenario: str, hours: float, quiet: float, repeated: float

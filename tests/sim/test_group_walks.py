@@ -25,7 +25,7 @@ from nstance.model.instance import State
 from nstance.model.rollout import Outcome
 from unit.core.core_world import Vm, World
 
-WALKS = int(os.environ.get("NSTANCE_WALKS", "600"))
+WALKS = int(os.environ.get("NSTANCE_WALKS", "200"))
 FIRST = int(os.environ.get("NSTANCE_WALK_SEED", "0"))
 CHUNKS = 4
 

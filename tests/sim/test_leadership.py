@@ -1,11 +1,17 @@
-"""The product's election and journal with random faults in virtual time. One seed is one schedule, and replays exactly."""
+"""The product's election and journal with random faults in virtual time. One seed is one schedule, and replays exactly.
+
+NSTANCE_ELECTIONS sets how many seeds each kind of fault gets, NSTANCE_WALK_SEED which is the first.
+"""
+
+import os
 
 import pytest
 
 from nstance.objects import journal
 from sim.leadership_world import Setup, World, run
 
-SEEDS = range(12)
+FIRST = int(os.environ.get("NSTANCE_WALK_SEED", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("NSTANCE_ELECTIONS", "4")))
 
 
 def assert_no_violations(world: World, seed: int) -> None:
@@ -60,7 +66,7 @@ def test_compaction_under_faults_loses_nothing() -> None:
     """Snapshots every few slots, and slots removed as soon as the rules allow: nothing that was acknowledged is lost."""
     setup = Setup(servers=3, limits=journal.Limits(snapshot_slots=5, keep_seconds=20.0))
     removed = 0
-    for seed in range(8):
+    for seed in SEEDS:
         world = run(4000 + seed, setup)
         assert_no_violations(world, seed)
         numbers = [int(k[8:-5]) for k in world.storage.contents() if k.startswith("journal/")]

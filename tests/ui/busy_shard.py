@@ -36,7 +36,7 @@ class Happenings:
 
     def snapshot(self) -> list[Message]:
         config = GroupConfig(template="web", size=self._size)
-        common = {"config": config, "actual_size": self._size, "ready_size": self._size}
+        common = {"config": config, "size": self._size, "actual_size": self._size, "ready_size": self._size}
         groups = [Message(group=GroupStatus(key=name, **common)) for name in self._groups]
         instances = [Message(instance=each) for each in self._instances]
         return [*groups, *instances, Message(snapshot_end=SnapshotEnd())]

@@ -63,6 +63,8 @@ async def test_a_rotation_while_somebody_looks(tmp_path: Path, chromium: Any) ->
             await page.page.wait_for_selector(".tile canvas")
             await insist(browser, "PATCH", "/v1/groups/web", {"instance_type": "large"})
             await page.see("rollout rolling")
+            progress = page.page.locator(".progress")
+            assert await progress.get_attribute("aria-valuemax") == "8"  # also while there are nine
             blank = 0
 
             async def is_complete() -> bool:

@@ -14,9 +14,10 @@ from nstance.model.group import CAPACITY_RETRY_SECONDS, Group
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.observation import CallObservation
 from nstance.model.offer import CapacityScope, Offer
+from nstance.tasks.backoff import Backoff
 
-BACKOFF_SECONDS, BACKOFF_MAX_SECONDS = 30.0, 600.0
-RETRY_MAX_SECONDS = 30.0
+BACKOFF = Backoff(30.0, 600.0)  # of a group whose new instances fail
+RETRY = Backoff(1.0, 30.0)  # of a call to the provider
 _RETRYING = "failed to create VM"  # begins the error of a call that is repeated
 
 
@@ -123,8 +124,8 @@ def on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed)
         case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:
             calls = draft.observation(instance.id).calls
             attempts = calls.create_attempts + 1
-            wait = min(RETRY_MAX_SECONDS, 2.0 ** min(attempts - 1, 10))
-            draft.observe(instance.id, calls=replace(calls, create_attempts=attempts, create_due=draft.now + wait))
+            due = draft.now + RETRY.delay(attempts)
+            draft.observe(instance.id, calls=replace(calls, create_attempts=attempts, create_due=due))
             message = f"{_RETRYING} ({event.failure.value}), retrying: {event.message}"
             if attempts in (1, 5):
                 draft.add_reason(ReasonCode.CREATE_FAILED, message, instance.id)
@@ -176,7 +177,7 @@ def _back_off(draft: Draft, instance: Instance, message: str) -> None:
         return
     failures = trend.failures + 1
     # The first failure may be chance: the group tries again at once, and backs off from the second one on.
-    wait = 0.0 if failures == 1 else min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2.0 ** min(failures - 2, 10))
+    wait = 0.0 if failures == 1 else BACKOFF.delay(failures - 1)
     draft.trend = replace(
         trend,
         failures=failures,
@@ -192,7 +193,10 @@ def _back_off(draft: Draft, instance: Instance, message: str) -> None:
 
 def reset_backoff(draft: Draft, instance: Instance) -> None:
     if (draft.trend.failures or draft.trend.last_error) and not instance.on_demand:
-        draft.trend = Trend(no_capacity_until=draft.trend.no_capacity_until, unready=draft.trend.unready)
+        trend = draft.trend
+        draft.trend = Trend(
+            no_capacity_until=trend.no_capacity_until, unready=trend.unready, blocked_since=trend.blocked_since
+        )
 
 
 # ---- offers
@@ -340,7 +344,7 @@ def abandon_unregistered(draft: Draft) -> None:
         if not draft.is_due(due):
             continue
         if draft.view.mass_silence:
-            draft.wake(draft.now + RETRY_MAX_SECONDS)  # probably our fault: nothing is deleted for silence
+            draft.wake(draft.now + RETRY.most)  # probably our fault: nothing is deleted for silence
         else:
             what = "provider did not create the VM" if instance.state is State.PENDING else "agent did not register"
             message = f"{what} within {draft.now - instance.created:.0f} s"

@@ -8,6 +8,8 @@ clock; the stretch covers clocks that run at different rates.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nstance.tasks.backoff import Backoff
+
 STRETCH = 1.05  # others wait this much longer than the holder counts: covers clocks that differ by 5 %
 MARGIN_SECONDS = 0.05
 SAMPLES = 3  # of the latency of storage
@@ -188,7 +190,7 @@ def flap_wait(timings: Timings, flaps: int) -> float:
     """How long a server that keeps losing leadership soon after gaining it does not claim."""
     if flaps < timings.flap_count:
         return 0.0
-    return float(min(timings.flap_wait_most, timings.flap_wait * 2 ** (flaps - timings.flap_count)))
+    return Backoff(timings.flap_wait, timings.flap_wait_most).delay(flaps - timings.flap_count + 1)
 
 
 # ---- claims of a standby

@@ -14,7 +14,6 @@ from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.instance import Instance, State
 from nstance.model.observation import AgentObservation, VmObservation
 
-RETRY_SECONDS, RETRY_MAX_SECONDS = 1.0, 30.0
 CONSISTENCY_LAG_SECONDS = 5.0  # for so long after a create or delete the provider may answer as if it had not happened
 _REGISTERED = (State.RUNNING, State.DRAINING)
 _NOTICE_WEIGHT = {ev.NoticeKind.REBALANCE: 0, ev.NoticeKind.SHUTDOWN: 1, ev.NoticeKind.SPOT: 2}
@@ -87,6 +86,9 @@ def _apply_to_member(draft: Draft, instance: Instance, event: ev.MemberEvent, po
             draft.observe(instance.id, agent=replace(agent, restarting=True, last_seen=draft.now))
         case ev.ReadinessReported():
             _on_readiness(draft, instance, event)
+        case ev.ReadinessUnknown():
+            agent = draft.observation(instance.id).agent
+            draft.observe(instance.id, agent=replace(agent, blocked="its revision could not be read yet"))
         case ev.CloneDetected():
             _on_clone(draft, instance)
         case ev.NoticeReceived():
@@ -252,7 +254,7 @@ def _on_checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
     vm, calls = observed.vm, replace(observed.calls, checking=False)
     draft.observe(instance.id, calls=calls)
     if event.state is ev.VmState.UNKNOWN and event.provider_id is None:
-        _check_again(draft, instance, draft.now + _backoff_seconds(calls.checks))
+        _check_again(draft, instance, draft.now + creating.RETRY.delay(calls.checks + 1))
         return
     absent = event.state is ev.VmState.ABSENT
     asked = draft.now if event.asked is None else event.asked
@@ -260,13 +262,13 @@ def _on_checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         return  # an answer from before its end; if the VM exists, later listings will show it
     if absent and instance.made is not None and asked < instance.made + CONSISTENCY_LAG_SECONDS:
         # One answer may show a new VM and the next one come from a replica that lags, also for a new leader.
-        _check_again(draft, instance, max(draft.now + RETRY_SECONDS, instance.made + CONSISTENCY_LAG_SECONDS))
+        _check_again(draft, instance, max(draft.now + creating.RETRY.first, instance.made + CONSISTENCY_LAG_SECONDS))
         return
     if absent and draft.is_responsive(instance.id):
-        _check_again(draft, instance, draft.now + RETRY_MAX_SECONDS)  # its agent is better evidence than the provider
+        _check_again(draft, instance, draft.now + creating.RETRY.most)  # its agent is better evidence than the provider
         return
     if absent and vm.state is not ev.VmState.ABSENT and _was_shown_since(instance, vm, draft.now, event.asked):
-        _check_again(draft, instance, draft.now + RETRY_SECONDS)
+        _check_again(draft, instance, draft.now + creating.RETRY.first)
         return
     absent_since = (draft.now if vm.absent_since is None else vm.absent_since) if absent else None
     draft.observe(instance.id, vm=VmObservation(event.state, draft.now, absent_since))
@@ -318,20 +320,17 @@ def _on_deleted(draft: Draft, instance: Instance, event: ev.VmDeleted) -> None:
         vm = replace(vm, state=ev.VmState.DELETED, checked_at=draft.now)
     else:
         # Accepted is not finished: the VM is checked until the provider says that it is gone.
-        calls = replace(calls, delete_accepted_at=draft.now, check_due=draft.now + RETRY_SECONDS, checks=0)
+        calls = replace(calls, delete_accepted_at=draft.now, check_due=draft.now + creating.RETRY.first, checks=0)
     draft.observe(instance.id, vm=vm, calls=calls)
 
 
 def _on_delete_failed(draft: Draft, instance: Instance, event: ev.VmDeleteFailed) -> None:
     calls = draft.observation(instance.id).calls
-    attempts, due = calls.delete_attempts + 1, draft.now + _backoff_seconds(calls.delete_attempts)
+    attempts = calls.delete_attempts + 1
+    due = draft.now + creating.RETRY.delay(attempts)
     draft.observe(instance.id, calls=replace(calls, deleting=False, delete_attempts=attempts, delete_due=due))
     if attempts in (1, 10):
         draft.add_reason(ReasonCode.DELETE_FAILED, f"failed to delete VM, retrying: {event.message}", instance.id)
-
-
-def _backoff_seconds(attempts: int) -> float:
-    return float(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(attempts, 10)))
 
 
 # ---- duplicate VMs

@@ -12,6 +12,7 @@ from math import inf
 from nstance.model.group import Group
 from nstance.model.instance import Instance
 from nstance.model.offer import CapacityKey, CapacityScope, Exhaustion, Offer
+from nstance.tasks.backoff import Backoff
 
 MAX_RETRY_FACTOR = 10  # the wait grows from `capacity_retry` to this multiple of it
 FORGET_SECONDS = 3600.0  # after its wait has passed, an exhaustion that nobody asked about again is forgotten
@@ -66,7 +67,7 @@ def mark_exhausted(
         if now < known.until:
             return {**exhausted, key: replace(known, until=max(known.until, now + retry), since=now)}
         times = known.times + 1
-    wait = retry * min(2.0 ** min(times - 1, 10), MAX_RETRY_FACTOR)
+    wait = Backoff(retry, retry * MAX_RETRY_FACTOR).delay(times)
     return {**_remembered(exhausted, now), key: Exhaustion(now + wait, times, message, now)}
 
 

@@ -25,6 +25,8 @@ def update_rollout(draft: Draft) -> None:
     desired = draft.desired
     if desired is None or not desired.infra_hash:
         return
+    if bool(draft.view.blocked) is (draft.trend.blocked_since is None):
+        draft.trend = replace(draft.trend, blocked_since=draft.now if draft.view.blocked else None)
     current = draft.current_revision
     if current is None or current.infra_hash != desired.infra_hash:
         current = _start_rollout(draft, desired)
@@ -39,9 +41,12 @@ def update_rollout(draft: Draft) -> None:
         _put_revision(draft, replace(current, outcome=Outcome.COMPLETE, finished=draft.now, message=""))
     elif current.outcome is Outcome.HALTED:
         return
-    elif current.failures >= desired.max_failures and any(drifted(m, desired) for m in draft.capacity()):
+    elif current.failures >= desired.max_failures and _has_alternative(draft, desired):
         failed = count(current.failures, "instance")
         _halt(draft, current, f"{failed} did not become ready, the last one {current.message}")
+    elif current.outcome is Outcome.ROLLING and _is_blocked_for_long(draft, desired, current):
+        blocked = replace(current, failures=current.failures + 1)
+        _halt(draft, blocked, f"no instance can be created: {draft.view.blocked}")
     elif current.outcome is Outcome.ROLLING:
         _pause_after_canaries(draft, desired, current)
     else:
@@ -117,10 +122,27 @@ def halt_if_blocked(draft: Draft, instance: Instance) -> None:
     ):
         return
     due = (current.resumed_at or 0.0) + desired.ready_timeout  # a resumed rollout gets another chance
-    if draft.is_due(due) and any(drifted(m, desired) for m in draft.capacity()):
+    if draft.is_due(due) and _has_alternative(draft, desired):
         blocked = draft.observation(instance.id).agent.blocked
         failed = replace(current, failures=current.failures + 1)
         _halt(draft, failed, f"{instance.id}: its files cannot be rendered: {blocked}")
+
+
+def _is_blocked_for_long(draft: Draft, desired: Group, current: Revision) -> bool:
+    """Its image or userdata is missing for as long as an instance may take to become ready. Until it is halted, lost
+    instances cannot be replaced either."""
+    since = draft.trend.blocked_since
+    if since is None or not _has_alternative(draft, desired):
+        return False
+    return draft.is_due(max(since, current.started, current.resumed_at or 0.0) + desired.ready_timeout)
+
+
+def _has_alternative(draft: Draft, desired: Group) -> bool:
+    """Whether a halt helps: it protects old instances, or new ones are made from a revision that worked. With
+    `max_unavailable` all old ones may be gone."""
+    if draft.record is not None and draft.record.last_complete() is not None:
+        return True
+    return any(drifted(m, desired) for m in draft.capacity())
 
 
 def _halt(draft: Draft, current: Revision, message: str) -> None:

@@ -162,6 +162,7 @@ class Trend:
     last_error: str = ""
     infra_hash: str = ""  # of the configuration that failed: a corrected one need not wait
     unready: bool = False  # so many instances are unhealthy at once that they are replaced one by one
+    blocked_since: float | None = None  # since when none can be created: image or userdata are missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,10 @@ class ReadinessReported:
         return self.files and not self.failing and not self.pending
 
 
+class ReadinessUnknown(_InstanceEvent):
+    """The agent reports, but its revision could not be read yet: nobody knows which files and checks it should have."""
+
+
 class AgentLost(_InstanceEvent):
     """The agent's last connection ended without a goodbye."""
 
@@ -263,7 +267,7 @@ class TimerFired:
 VmEvent = VmCreated | VmCreateFailed | VmDeleted | VmDeleteFailed | VmChecked | VmMissingFromListing
 DuplicateVmEvent = DuplicateVmFound | AgentSeenOnVm | DuplicateVmDeleted
 ConnectionEvent = Registered | Renewed | AgentConnected | AgentLost | AgentRestarting | CloneDetected
-AgentEvent = ConnectionEvent | ReadinessReported | NoticeReceived
+AgentEvent = ConnectionEvent | ReadinessReported | ReadinessUnknown | NoticeReceived
 InstanceRequest = DrainAcknowledged | DeletionRequested | ReplacementRequested
 MemberEvent = VmEvent | DuplicateVmEvent | AgentEvent | InstanceRequest  # about an instance that has a record
 GroupRequest = InstanceRequested | AdoptionRequested | ReleaseRequested | RemovalOrdered

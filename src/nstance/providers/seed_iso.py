@@ -32,7 +32,7 @@ def seed(
     return image({**files, "network-config": network_config} if network_config else files)
 
 
-def image(files: Mapping[str, bytes], *, label: str = LABEL) -> bytes:
+def image(files: Mapping[str, bytes]) -> bytes:
     """An ISO 9660 image with these files in its root."""
     places: dict[str, int] = {}
     sector = _FIRST_FILE
@@ -41,8 +41,8 @@ def image(files: Mapping[str, bytes], *, label: str = LABEL) -> bytes:
         sector += _sectors(len(body))
     total = sector
     out = bytearray(total * _SECTOR)
-    _put(out, 16, _descriptor(1, "primary", label, total))
-    _put(out, 17, _descriptor(2, "joliet", label, total))
+    _put(out, 16, _descriptor(1, "primary", LABEL, total))
+    _put(out, 17, _descriptor(2, "joliet", LABEL, total))
     _put(out, 18, b"\xffCD001\x01")
     for kind, (little, big) in _PATH_TABLES.items():
         _put(out, little, struct.pack("<BBIHBB", 1, 0, _ROOTS[kind], 1, 0, 0))

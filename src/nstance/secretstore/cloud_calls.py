@@ -1,17 +1,17 @@
 """Calls to a cloud's secret service: bounded in time, repeated after failures that may pass, with errors of the secret port."""
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nstance.clock import Clock
 from nstance.clouds.errors import CredentialsError, NoAnswerError, NotSentError
 from nstance.secretstore import errors
+from nstance.tasks.backoff import Backoff, retry
 
 CALL_TIMEOUT_SECONDS = 30.0
 ATTEMPTS = 3
-BACKOFF_SECONDS = 0.2
+RETRY = Backoff(0.2, 10.0)
 
 
 async def repeat(
@@ -24,18 +24,19 @@ async def repeat(
     clock: Clock,
 ) -> dict[str, Any]:
     """`where`: what is called for, and in which service. `refused`: the cloud's own errors, which `translate` knows."""
+
+    def on_failure(problem: Exception, failures: int) -> float:
+        failure = translate(problem)
+        if not isinstance(failure, errors.UnavailableError) or failures >= attempts:
+            raise failure from problem
+        return RETRY.delay(failures)
+
     try:
         async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-            for attempt in itertools.count(1):
-                try:
-                    return await send()
-                except CredentialsError as problem:
-                    raise errors.UnavailableError(f"{where}: {problem}") from problem
-                except (refused, NotSentError, NoAnswerError) as problem:
-                    failure = translate(problem)
-                    if not isinstance(failure, errors.UnavailableError) or attempt >= attempts:
-                        raise failure from problem
-                await clock.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
+            return await retry(
+                send, clock=clock, expected=(refused, NotSentError, NoAnswerError), on_failure=on_failure
+            )
+    except CredentialsError as problem:
+        raise errors.UnavailableError(f"{where}: {problem}") from problem
     except TimeoutError as problem:
         raise errors.UnavailableError(f"{where}: no answer within {CALL_TIMEOUT_SECONDS:.0f} s") from problem
-    raise AssertionError("unreachable")

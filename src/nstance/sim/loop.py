@@ -22,11 +22,10 @@ class StuckError(RuntimeError):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    def __init__(self, seed: int, *, shuffle: bool = True) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
         self._now = 0.0
         self._order = random.Random(seed)
-        self._shuffle = shuffle
         self._selector = self
         self.grain = 0.0  # seconds; timers end on multiples of it, as on a busy machine
         self._clock_resolution = 1e-9
@@ -40,7 +39,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> list[Any]:
         ready = self._ready  # type: ignore[attr-defined]
         if ready:
-            if self._shuffle and len(ready) > 1:
+            if len(ready) > 1:
                 items = list(ready)
                 self._order.shuffle(items)
                 ready.clear()

@@ -4,6 +4,7 @@ Spans wait in a bounded queue for a thread, so that the event loop never waits f
 dropped and counted. `from_environment` returns None unless an endpoint is set; this module is imported only then.
 """
 
+import itertools
 import json
 import logging
 import ssl
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from nstance.tasks.backoff import Backoff
 from nstance.telemetry.traces import Span
 
 log = logging.getLogger(__name__)
@@ -50,12 +52,15 @@ class Endpoint:
             raise RejectedError(str(problem)) from problem
 
 
+RETRY = Backoff(1.0, 30.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
     max_queue: int = 4096  # spans
     max_batch: int = 256
     linger_seconds: float = 0.5  # for more spans to share a request
-    retry_seconds: tuple[float, float] = (1.0, 30.0)  # the first wait and the longest
+    retry: Backoff = RETRY
 
 
 BATCHING = Batching()
@@ -104,19 +109,16 @@ class Exporter:
 
     def _send(self, batch: list[Span]) -> None:
         body = json.dumps(encode(batch, self._resource)).encode()
-        first, longest = self._batching.retry_seconds
-        wait = first
-        while True:
+        for failures in itertools.count(1):
             try:
                 self._post(body)
                 self._sent += len(batch)
                 return
             except OSError as problem:
-                if wait == first:
+                if failures == 1:
                     log.warning("failed to send traces, will retry", extra={"error": str(problem)})
-                if self._closing.wait(wait):
+                if self._closing.wait(self._batching.retry.delay(failures)):
                     break
-                wait = min(longest, wait * 2)
             except RejectedError as problem:
                 log.warning("failed to send traces: the collector rejected them", extra={"error": str(problem)})
                 break

@@ -25,6 +25,7 @@ from component.aws.aws_servers import AwsServers, aws_servers
 from nstance.core import creating, draft, follow_up, observe
 from nstance.dev.aws.moto import find_moto, run_moto
 from nstance.dev.aws.rules import INTERNAL, LOST_REPLY, LOST_REQUEST, OUTAGE, QUOTA, THROTTLED, Fault, Offer, Rules
+from nstance.tasks.backoff import Backoff
 from support.moto_server import reset
 
 STEPS = 8
@@ -42,10 +43,6 @@ PATIENCE = (
     (observe, "ABSENCE_CERTAIN_AFTER_SECONDS", 8.0),
     (follow_up, "CHECK_DELETED_SECONDS", 1.0),
     (follow_up, "DELETE_REPEAT_SECONDS", 4.0),
-    (observe, "RETRY_MAX_SECONDS", 4.0),
-    (creating, "RETRY_MAX_SECONDS", 4.0),
-    (creating, "BACKOFF_SECONDS", 1.0),
-    (creating, "BACKOFF_MAX_SECONDS", 4.0),
 )
 
 
@@ -55,6 +52,8 @@ def impatient(most: float = 8.0) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, name, seconds in PATIENCE:
             stack.enter_context(mock.patch.object(module, name, min(seconds, most)))
+        for name in ("RETRY", "BACKOFF"):
+            stack.enter_context(mock.patch.object(creating, name, Backoff(1.0, min(4.0, most))))
         yield
 
 

@@ -8,11 +8,11 @@ import pytest
 from nstance.aws.client import KMS
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import ClusterId
-from nstance.secretstore import errors, keys
-from nstance.secretstore.aws import calls
+from nstance.secretstore import cloud_calls, errors, keys
 from nstance.secretstore.aws.clients import AwsClients
 from nstance.secretstore.aws.parameter_store import ParameterStore
 from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
+from nstance.tasks.backoff import Backoff
 from support import moto_server
 from support.aws_faults import AwsFaults, Fault, serve_faults
 from support.key_clients import key_clients
@@ -36,7 +36,7 @@ async def aws(moto: str) -> AsyncIterator[AwsFaults]:
 
 @pytest.fixture
 async def clients(aws: AwsFaults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AwsClients]:
-    monkeypatch.setattr(calls, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(cloud_calls, "RETRY", Backoff(0.001, 0.001))
     clients = AwsClients(region="", clock=SystemClock(), rng=SystemRng(), environment=moto_server.environment(aws.url))
     yield clients
     await clients.close()

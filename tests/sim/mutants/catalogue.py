@@ -373,6 +373,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            await _finish(\n",
         "            await (lambda work: work)(\n",
         "a deposed leader goes on to talk to its agents",
+        seeds=(43,),
     ),
     # ---- decide, commit, act
     Mutant(
@@ -501,7 +502,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "                self._post(ev.VmChecked(instance.id, ev.VmState.UNKNOWN))\n",
         "                self._post(ev.VmChecked(instance.id, ev.VmState.DELETED))\n",
         "a look that failed reads as: the VM is gone",
-        seeds=(114,),
+        seeds=(5, 114),
     ),
     Mutant(
         "absence-believed-at-once",

@@ -31,6 +31,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "an old instance goes for one that has no files yet",
     ),
     Mutant(
+        "unread-revision-is-late",
+        "nstance.server.leader.readiness",
+        "            if instance.ready_at is None and not (facts is not None and facts.agent.blocked):\n",
+        "            if False:\n",
+        "a leader that cannot read a revision deletes its instances because they do not become ready",
+        tests=EARLIER,
+    ),
+    Mutant(
         "registered-is-ready",
         "nstance.core.draft",
         "        return agent.ready and agent.connected\n",
@@ -73,6 +81,22 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "failures=failures, message",
         "message",
         "a revision whose instances never become ready is never halted",
+        tests=ROLLOUT,
+    ),
+    Mutant(
+        "halt-only-for-old-instances",
+        "nstance.core.rollout",
+        "    if draft.record is not None and draft.record.last_complete() is not None:\n",
+        "    if False:\n",
+        "a group of one that is removed first stays empty for good, because no old instance is left to be protected",
+        seeds=(120,),
+    ),
+    Mutant(
+        "missing-image-never-halts",
+        "nstance.core.rollout",
+        "    if since is None or not _has_alternative(draft, desired):\n",
+        "    if True:\n",
+        "a mistyped image halts nothing, and no lost instance is replaced any more",
         tests=ROLLOUT,
     ),
     Mutant(

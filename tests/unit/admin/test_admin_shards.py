@@ -325,7 +325,9 @@ def test_what_is_not_ready_is_shown_in_the_list_and_the_tree(capsys: pytest.Capt
 
 def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     bad = group(actual_size=1, ready_size=1, last_error="quota \x1b[2J reached")
-    event = records.event(HERE, operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"))
+    event = records.EVENT.fill(
+        operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"), shard=HERE
+    )
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
     many = [instance("starting", instance_id=f"i{number}") for number in range(20)]
     healthy = [overview.group_view(group(key=f"g{n}", size=0), ()) for n in range(20)]
@@ -351,7 +353,7 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
 def test_a_settled_group_shows_no_problems_of_the_past() -> None:
     """A paused group listed a rollout that had been rolled back, and instances long gone."""
     events = [
-        records.event(HERE, operator_pb2.Event(group="web", reason=reason, instance_id=id))
+        records.EVENT.fill(operator_pb2.Event(group="web", reason=reason, instance_id=id), shard=HERE)
         for reason, id in (("gone", "old"), ("rollout-halted", ""), ("security", "i"))
     ]
     here = instance(ready=True)
@@ -363,7 +365,9 @@ def test_a_settled_group_shows_no_problems_of_the_past() -> None:
 
 def test_many_problems_of_one_kind_do_not_hide_a_retry() -> None:
     def event(seconds: int, reason: str) -> records.Record:
-        return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, group="web", reason=reason))
+        return records.EVENT.fill(
+            operator_pb2.Event(time_unix_ms=1000 * seconds, group="web", reason=reason), shard=HERE
+        )
 
     events = [
         event(1, "gone"),
@@ -378,7 +382,9 @@ def test_many_problems_of_one_kind_do_not_hide_a_retry() -> None:
 
 def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def event(seconds: int, reason: str, message: str) -> records.Record:
-        return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, reason=reason, message=message))
+        return records.EVENT.fill(
+            operator_pb2.Event(time_unix_ms=1000 * seconds, reason=reason, message=message), shard=HERE
+        )
 
     events = [event(1, "mass-absence", "begins"), event(2, "throttled", "slow"), event(3, "mass-absence", "is over")]
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
@@ -405,7 +411,7 @@ def test_a_deadline_on_another_day_has_its_date() -> None:
 def test_equal_creations_are_one_row_and_long_messages_are_shown_once() -> None:
     def action(act: str, id: str = "", message: str = "short") -> records.Record:
         event = operator_pb2.PlannedAction(action=act, instance_id=id, reason="r", message=message)
-        return records.action(HERE, event)
+        return records.ACTION.fill(event, shard=HERE)
 
     long = "a message of many words"
     rows = records.plan_rows(

@@ -225,7 +225,7 @@ def test_an_agent_that_registers_and_never_connects_counts_as_a_failure() -> Non
     second = after([old], size=1, observed={"a": NEVER_CONNECTED}, trend=Trend(failures=1, infra_hash="h"))
     assert second["a"].suspect
     assert second.made == []
-    assert second.decision.trend.retry_at == NOW + creating.BACKOFF_SECONDS
+    assert second.decision.trend.retry_at == NOW + creating.BACKOFF.first
     assert "back-off" in second.codes()
 
 

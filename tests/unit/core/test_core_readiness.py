@@ -47,6 +47,19 @@ def test_files_that_can_be_rendered_again_restart_the_ready_timeout() -> None:
     assert follows.observation("a").agent.unblocked_at == NOW
 
 
+def test_an_instance_whose_revision_could_not_be_read_is_not_late() -> None:
+    """It was given up because it had not reported, although only its leader could not tell what it should report."""
+    unknown, late = ev.ReadinessUnknown(name("a")), member("a", **LATE)
+    follows = after([late], unknown, size=1, observed={"a": healthy(ready=False)})
+    assert follows["a"].state is State.RUNNING
+    assert not follows.observation("a").agent.not_ready  # it is not known to be unready
+    # As soon as the revision is known, it has the whole time again.
+    report = ev.ReadinessReported(name("a"), files=False)
+    later = after([late], report, size=1, observed={"a": follows.observation("a")})
+    assert later["a"].state is State.RUNNING
+    assert later.observation("a").agent.unblocked_at == NOW
+
+
 @pytest.mark.parametrize("event", [ev.AgentLost(name("a")), ev.AgentRestarting(name("a"))], ids=["lost", "restarting"])
 def test_a_disconnected_instance_is_not_ready(event: ev.Event) -> None:
     assert not after([member("a")], event, size=1).observation("a").agent.ready

@@ -289,6 +289,17 @@ def test_the_first_revision_of_a_group_does_not_halt() -> None:
 BLOCKED = unready("its files cannot be made: no secret", blocked="no secret")
 
 
+@pytest.mark.parametrize("observed", [pytest.param(unready(), id="not ready"), pytest.param(BLOCKED, id="blocked")])
+def test_a_rollout_halts_also_when_all_old_instances_are_gone(observed: Observation) -> None:
+    """With `max_unavailable` they leave first: a group of one stayed empty for good, and was never rolled back."""
+    group, new = desired(1, max_surge=0, max_unavailable=1, max_failures=1), member("n", **NEVER)
+    follows = after([new], ev.TimerFired(), group=group, observed={"n": observed}, record=rolling())
+    assert outcome(follows) is Outcome.HALTED
+    unproven = record(replace(BEFORE, outcome=Outcome.SUPERSEDED), ROLLING)
+    follows = after([new], ev.TimerFired(), group=group, observed={"n": observed}, record=unproven)
+    assert outcome(follows) is Outcome.ROLLING
+
+
 def test_files_that_cannot_be_rendered_halt_the_rollout() -> None:
     follows = after([*THREE, TAKER], ev.TimerFired(), size=3, observed=dict.fromkeys("abcn", BLOCKED), record=rolling())
     assert outcome(follows) is Outcome.HALTED
@@ -303,6 +314,33 @@ def test_files_that_cannot_be_rendered_halt_the_rollout() -> None:
         record=rolling(),
     )
     assert outcome(early) is Outcome.ROLLING
+
+
+@pytest.mark.parametrize(
+    ("since", "current", "after_that"),
+    [
+        pytest.param(700.0, {}, Outcome.HALTED, id="for long"),
+        pytest.param(500.0, {}, Outcome.ROLLING, id="not for long"),
+        pytest.param(None, {}, Outcome.ROLLING, id="since now, under this leader"),
+        pytest.param(700.0, {"started": NOW - 60.0}, Outcome.ROLLING, id="by another revision before"),
+        pytest.param(700.0, {"resumed_at": NOW - 60.0}, Outcome.ROLLING, id="and resumed"),
+    ],
+)
+def test_a_revision_that_cannot_be_created_halts(
+    since: float | None, current: dict[str, Any], after_that: Outcome
+) -> None:
+    """A mistyped image halted nothing, and no lost instance was replaced any more."""
+    blocked: dict[str, Any] = {"blocked": "the image x cannot be found", "size": 3}
+    trend = Trend(blocked_since=None if since is None else NOW - since)
+    there = rolling(**{"started": NOW - 9000.0} | current)
+    follows = after(THREE[1:], ev.TimerFired(), record=there, trend=trend, **blocked)
+    assert outcome(follows) is after_that
+    assert follows.decision.trend.blocked_since == (NOW if since is None else NOW - since)
+    first = record(replace(ROLLING, started=NOW - 9000.0))
+    alone = after([], ev.TimerFired(), record=first, trend=trend, **blocked)
+    assert outcome(alone) is Outcome.ROLLING
+    again = after(THREE, ev.TimerFired(), size=3, record=there, trend=trend)
+    assert again.decision.trend.blocked_since is None
 
 
 def test_resuming_restarts_the_ready_timeout() -> None:

@@ -23,6 +23,13 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def set_aside_again() -> Iterator[None]:
+    """What tests/conftest.py set aside."""
+    yield
+    gc.freeze()
+
+
 async def settled() -> tuple[HandClock, asyncio.Task[None]]:
     clock = HandClock()
     task = asyncio.create_task(GcTuner(clock).run())

@@ -1,9 +1,18 @@
 """What the history makes of a journal's slot."""
 
+import logging
+
+import pytest
+
+from nstance.clock import SystemClock
+from nstance.model.decision import Reason, ReasonCode
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import slots
 from nstance.server.leader import history
+from nstance.server.state.commits import Committed
+from nstance.sim.server import Unkept
+from nstance.telemetry.metrics import Metrics
 
 ID = InstanceId("knc-01jw51srryegh9snf9cmeh3k4q")
 RECORD = Instance(id=ID, tenant=DEFAULT_TENANT, group=GroupName("web"), state=State.RUNNING, created=5.0)
@@ -44,3 +53,14 @@ def test_a_reason_without_a_group_keeps_its_place() -> None:
     new = slots.Entry(id="1-2", reason=(slots.LoggedReason("gone", "known", "", "acme", "web"),))
     [event] = history.events(slot(3, old, new))
     assert (event.id, event.tenant, event.group) == (history.first_id(3) + 1, "acme", "web")
+
+
+def test_the_log_names_an_instance_only_where_an_event_has_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    reasons = (Reason(ReasonCode.CONFIG, "size 3 → 4"), Reason(ReasonCode.READY, "instance is ready", ID))
+    committed = Committed(RECORD.key, (Put(RECORD),), reasons, before={ID: RECORD})
+    history.History(Unkept(), Metrics(), SystemClock()).observe(committed)
+    [group, instance] = [vars(record) for record in caplog.records]
+    assert not group.keys() & {"instance", "trace_id"}
+    assert instance["instance"] == ID
+    assert instance["trace_id"]

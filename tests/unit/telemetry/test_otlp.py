@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from nstance.clock import SystemClock, SystemRng
+from nstance.tasks.backoff import Backoff
 from nstance.telemetry import otlp, trace_ids, tracing
 from nstance.telemetry.otlp import Batching, Exporter, RejectedError
 from nstance.telemetry.trace_ids import SpanContext
@@ -30,7 +31,7 @@ SPAN = Span(
 )
 
 
-AT_ONCE = Batching(linger_seconds=0.0, retry_seconds=(0.001, 0.002))
+AT_ONCE = Batching(linger_seconds=0.0, retry=Backoff(0.001, 0.002))
 
 
 def started(post: Callable[[bytes], None], batching: Batching = AT_ONCE) -> Exporter:

@@ -5,7 +5,9 @@ it. The trap: a person who can write to the bucket could rewrite all slots from 
 a head that was noted elsewhere shows that; `verify` prints the head and takes an earlier one.
 """
 
+import contextlib
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +17,27 @@ from nstance.admin.cluster import journal as reading
 from nstance.admin.cluster.journal import DamagedSlot
 from nstance.admin.cluster.storage import open_storage
 from nstance.admin.options import Target
+from nstance.model import actors
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import ShardId
 from nstance.model.instance import Put
 from nstance.objects import journal, slots
 
-# As `Tenancy.by` writes it: the operator, and the person it acted for.
-_ACTOR = r"opr-[0-9a-z]{26}(?: for [A-Za-z0-9@._+:/-]+)?"
-_ACTORS = re.compile(rf"\bby ({_ACTOR}(?:, {_ACTOR})*)")
+# Why something failed, in the words of a provider or an agent: nobody asked for that.
+_FOREIGN = frozenset(
+    {
+        ReasonCode.BACK_OFF.value,
+        ReasonCode.BLOCKED.value,
+        ReasonCode.CREATE_FAILED.value,
+        ReasonCode.CREDENTIALS.value,
+        ReasonCode.DELETE_FAILED.value,
+        ReasonCode.LOAD_BALANCER.value,
+        ReasonCode.NOT_READY.value,
+        ReasonCode.PROVIDER.value,
+        ReasonCode.REFUSED.value,
+        ReasonCode.UNREGISTERED.value,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +91,6 @@ class AuditFilter:
         )
 
 
-def actors(message: str) -> list[tuple[str, str]]:
-    """The operators that a message names as those who asked, each with its person."""
-    found = [actor for match in _ACTORS.finditer(message) for actor in match[1].split(", ")]
-    return [(operator, person) for operator, _, person in (each.partition(" for ") for each in found)]
-
-
 def entries(slot: slots.Slot) -> Iterator[AuditEntry]:
     for entry in slot.entries:
         key = next((change.instance.key for change in entry.changes if isinstance(change, Put)), None)
@@ -94,7 +104,7 @@ def entries(slot: slots.Slot) -> Iterator[AuditEntry]:
                 instance=why.instance,
                 action=why.code,
                 message=why.message,
-                by=actors(why.message),
+                by=() if why.code in _FOREIGN else actors.named(why.message),
             )
 
 
@@ -108,7 +118,32 @@ async def read(target: Target, shard: ShardId, wanted: AuditFilter) -> AsyncGene
                 yield entry
 
 
+async def collect(
+    target: Target, shard: ShardId, wanted: AuditFilter, *, limit: int | None = None
+) -> tuple[list[dict[str, Any]], list[DamagedSlot]]:
+    """The newest `limit` entries as records, and the slots that cannot be read."""
+    rows: deque[dict[str, Any]] = deque(maxlen=limit)
+    damaged: list[DamagedSlot] = []
+    async with contextlib.aclosing(read(target, shard, wanted)) as found:
+        async for entry in found:
+            if isinstance(entry, DamagedSlot):
+                damaged.append(entry)
+            else:
+                rows.append(entry.record(shard))
+    return list(rows), damaged
+
+
+def problem(slot: DamagedSlot) -> dict[str, Any]:
+    return {"slot": slot.number, "message": slot.message}
+
+
 # ---- the chain
+
+
+def parse_head(text: str) -> tuple[int, str] | None:
+    """A slot and its head, as a record of `Verified` has it; None for another text."""
+    match = re.fullmatch(r"([1-9][0-9]{0,18}):([0-9a-f]{64})", text)
+    return (int(match[1]), match[2]) if match is not None else None
 
 
 @dataclass(slots=True)
@@ -122,6 +157,17 @@ class Verified:
 
     def add(self, number: int, message: str) -> None:
         self.problems.append(DamagedSlot(number, message))
+
+    def record(self, shard: ShardId) -> dict[str, Any]:
+        return {
+            "shard": shard,
+            "first_slot": self.first,
+            "last_slot": self.last,
+            "linked_from": self.linked_from,
+            "snapshots": self.snapshots,
+            "head": f"{self.last}:{self.head}" if self.last is not None else None,
+            "problems": [problem(each) for each in self.problems],
+        }
 
 
 async def verify(target: Target, shard: ShardId, *, noted: tuple[int, str] | None) -> Verified:

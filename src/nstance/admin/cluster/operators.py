@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nstance.admin import errors, files, output
 from nstance.admin.client import CA, CERTIFICATE, KEY
@@ -111,6 +112,17 @@ def _tenant_of(operator: OperatorId, known: Sequence[registration.Registration])
             f"operator {operator} is registered for {', '.join(tenants)}; choose one with --tenant"
         )
     return tenants[0]
+
+
+def record(each: registration.Registration) -> dict[str, Any]:
+    return {
+        "operator": each.operator,
+        "tenant": each.tenant,
+        "role": each.role.value,
+        "issued": output.timestamp(each.issued),
+        "expires": output.timestamp(each.expires),
+        "revoked": output.timestamp(each.revoked),
+    }
 
 
 async def list_operators(target: Target) -> list[registration.Registration]:

@@ -1,9 +1,7 @@
 """`audit`: who did what, and whether the journal is still the one that was written."""
 
-import contextlib
 import datetime
 import json
-import re
 from typing import Any
 
 import click
@@ -30,10 +28,12 @@ def _time(text: str) -> float:
 
 
 def _head(text: str) -> tuple[int, str]:
-    match = re.fullmatch(r"([1-9][0-9]{0,18}):([0-9a-f]{64})", text)
-    if match is None:
+    from nstance.admin.cluster import audit
+
+    found = audit.parse_head(text)
+    if found is None:
         raise click.BadParameter(f"expected SLOT:HASH as `audit verify` prints it, found {text[:128]!r}")
-    return int(match[1]), match[2]
+    return found
 
 
 def _filter_flags(command: Function) -> Function:
@@ -115,15 +115,7 @@ def verify(target: Target, shard: str, noted: tuple[int, str] | None, form: str)
     from nstance.admin.cluster import audit
 
     found = run(audit.verify(target, ShardId(shard), noted=noted))
-    record = {
-        "shard": shard,
-        "first_slot": found.first,
-        "last_slot": found.last,
-        "linked_from": found.linked_from,
-        "snapshots": found.snapshots,
-        "head": f"{found.last}:{found.head}" if found.last is not None else None,
-        "problems": [{"slot": each.number, "message": each.message} for each in found.problems],
-    }
+    record = found.record(ShardId(shard))
     shown = {**record, "problems": len(found.problems)} if form == "table" else record
     output.print_record(shown, form)
     for problem in found.problems:
@@ -137,22 +129,10 @@ def verify(target: Target, shard: str, noted: tuple[int, str] | None, form: str)
 
 def _read(target: Target, shard: ShardId, filters: dict[str, Any]) -> tuple[list[dict[str, Any]], list[int]]:
     from nstance.admin.cluster import audit
-    from nstance.admin.cluster.journal import DamagedSlot
 
     wanted = audit.AuditFilter(**{key: value for key, value in filters.items() if value is not None})
-    rows: list[dict[str, Any]] = []
-    damaged: list[int] = []
-
-    async def collect() -> None:
-        async with contextlib.aclosing(audit.read(target, shard, wanted)) as found:
-            async for entry in found:
-                if isinstance(entry, DamagedSlot):
-                    damaged.append(entry.number)
-                else:
-                    rows.append(entry.record(shard))
-
-    run(collect())
-    return rows, damaged
+    rows, damaged = run(audit.collect(target, shard, wanted))
+    return rows, [slot.number for slot in damaged]
 
 
 def _check(damaged: list[int], shard: str) -> None:

@@ -184,15 +184,5 @@ def operators(target: Target, form: str) -> None:
     """List registered operators, including revoked ones."""
     from nstance.admin.cluster import operators as work
 
-    rows = [
-        {
-            "operator": each.operator,
-            "tenant": each.tenant,
-            "role": each.role.value,
-            "issued": output.timestamp(each.issued),
-            "expires": output.timestamp(each.expires),
-            "revoked": output.timestamp(each.revoked),
-        }
-        for each in run(work.list_operators(target))
-    ]
+    rows = [work.record(each) for each in run(work.list_operators(target))]
     output.print_rows(rows, form, columns=("operator", "tenant", "role", "issued", "expires", "revoked"))

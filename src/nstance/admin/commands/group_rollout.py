@@ -70,6 +70,6 @@ def history(selection: ShardSelection, group: str) -> None:
     from nstance.admin.shard import fanout, groups, printing, records
 
     answers = fanout.call_shards(selection, lambda client: groups.history(client, group)).ignore_not_found().flatten()
-    found = [records.revision_row(shard, records.revision(each)) for shard, each in answers.results]
+    found = [records.revision_row(shard, records.REVISION.fill(each)) for shard, each in answers.results]
     printing.print_rows(selection, found, columns=records.REVISION_COLUMNS, unbroken=("revision", "outcome"))
     answers.check()

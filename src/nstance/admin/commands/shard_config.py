@@ -63,7 +63,7 @@ def refresh(selection: ShardSelection, dry_run: bool) -> None:
     ]
     output.warn(warning for _, answer in answers.results for warning in answer.warnings)
     if not dry_run:
-        rows = [records.refreshed(shard, answer) for shard, answer in answers.results]
+        rows = [records.REFRESHED.fill(answer, shard=shard) for shard, answer in answers.results]
         columns = ("shard", "updated", "etag", "needs_restart")
         output.print_rows(rows, selection.form, columns=columns, unbroken=("etag",))
         answers.check()

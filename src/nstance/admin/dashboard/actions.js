@@ -2,7 +2,8 @@
 import { call, query } from "./api.js";
 import { amount, Empty, html, number, duration, Problem, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
-// `action`: { title, verb, tone, path, method, body, shard, ask } where `ask` is a field to fill in before the plan.
+// `action`: { title, verb, tone, path, method, body, shard, etag, ask } where `ask` is a field to fill in before the plan.
+// With the `etag` of a group the change is made only if nobody else changed the group since the plan.
 export function ActionButton({ action, session, disabled }) {
   const [isOpen, setOpen] = useState(false);
   const opener = useRef(null);
@@ -20,38 +21,51 @@ export function ActionButton({ action, session, disabled }) {
 function PlanDialog({ action, session, onClose }) {
   const dialog = useRef(null);
   const [value, setValue] = useState(action.ask ? action.ask.value : null);
-  const [plan, setPlan] = useState(null);
+  const [planned, setPlanned] = useState(null); // the plan, what was asked for, and the group's etag then: only this is done
   const [error, setError] = useState(null);
-  const [phase, setPhase] = useState("planning"); // planning, asking, doing, done
+  const asked = useRef(0); // the plans that were asked for: an answer to an earlier one is dropped
+  const [phase, setPhase] = useState("planning"); // planning, asking, doing
 
-  async function send(isDryRun) {
-    const body = action.ask ? action.ask.body(value) : action.body;
+  async function send(body, { isDryRun = false, etag } = {}) {
     const path = `${action.path}${query({ shard: action.shard, dry_run: isDryRun ? "true" : "" })}`;
-    return call(path, { method: action.method || "POST", body });
+    return call(path, { method: action.method || "POST", body, headers: etag ? { "If-Match": `"${etag}"` } : {} });
   }
   async function loadPlan() {
+    const number = (asked.current += 1);
+    const { etag } = action;
     setPhase("planning");
     setError(null);
-    setPlan(null);
+    setPlanned(null);
     try {
-      setPlan(await send(true));
-      setPhase("asking");
+      const body = action.ask ? action.ask.body(value) : action.body;
+      const plan = await send(body, { isDryRun: true });
+      if (number !== asked.current) return;
+      setPlanned({ plan, body, etag });
     } catch (problem) {
+      if (number !== asked.current) return;
       setError(problem);
-      setPhase("asking");
     }
+    setPhase("asking");
   }
   async function carryOut() {
     setPhase("doing");
     setError(null);
     try {
-      await send(false);
-      setPhase("done");
+      await send(planned.body, planned);
       onClose();
     } catch (problem) {
       setError(problem);
+      setPlanned(null); // whatever happened meanwhile: the next attempt begins with a new plan
       setPhase("asking");
     }
+  }
+  // The plan that is shown is not that of the new text.
+  function change(event) {
+    asked.current += 1;
+    setValue(event.currentTarget.value);
+    setPlanned(null);
+    setError(null);
+    setPhase("asking");
   }
   useEffect(() => {
     dialog.current.showModal();
@@ -63,18 +77,18 @@ function PlanDialog({ action, session, onClose }) {
     <header><h2 id="plan-title">${action.title}</h2></header>
     <div class="dialog-body">
       ${action.ask && html`<label class="field"><span>${action.ask.label}</span>
-        <span class="field-row"><input type="number" min="0" max="100000" value=${value} onInput=${(event) => setValue(event.currentTarget.value)}
+        <span class="field-row"><input type="number" min="0" max="100000" value=${value} onInput=${change}
           onKeyDown=${(event) => event.key === "Enter" && loadPlan()} />
         <button type="button" onClick=${loadPlan}>Show plan</button></span></label>`}
       ${action.about && html`<p class="muted">${action.about}</p>`}
       ${error && html`<${Problem} error=${error} again=${loadPlan} />`}
       ${phase === "planning" && html`<p class="muted" aria-live="polite">Asking the server what would happen…</p>`}
-      ${plan && html`<${Plan} plan=${plan} />`}
+      ${planned && html`<${Plan} plan=${planned.plan} />`}
     </div>
     <footer>
-      ${!mayChange && html`<p class="muted grow">Read-only: start <code>nstance-admin serve</code> with <code>--allow-changes</code> to act.</p>`}
+      ${!mayChange && html`<p class="muted grow">${["viewer", "drainer"].includes(session.role) ? html`Read-only: your role is ${session.role}.` : html`Read-only: start <code>nstance-admin serve</code> with <code>--allow-changes</code> to act.`}</p>`}
       <button type="button" onClick=${onClose}>Cancel</button>
-      <button type="button" class=${`primary ${action.tone || ""}`} disabled=${!mayChange || phase !== "asking" || !plan} onClick=${carryOut}>
+      <button type="button" class=${`primary ${action.tone || ""}`} disabled=${!mayChange || phase !== "asking" || !planned} onClick=${carryOut}>
         ${phase === "doing" ? "Working…" : action.verb}</button>
     </footer>
   </dialog>`;

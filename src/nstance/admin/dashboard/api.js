@@ -1,5 +1,11 @@
 // Calls to the API of this server. Changes repeat the token of the session, which other sites cannot know.
 let csrfToken = null;
+let denied = () => {};
+
+// `listener`: called when the session has ended.
+export function onDenied(listener) {
+  denied = listener;
+}
 
 export class ApiError extends Error {
   constructor(status, title, detail, login) {
@@ -23,6 +29,7 @@ export async function call(path, { method = "GET", body, headers = {} } = {}) {
   } catch (problem) {
     throw new ApiError(0, "The server does not answer", "Check that nstance-admin serve is still running.");
   }
+  if (answer.status === 401 && path !== "/v1/session") denied();
   const content = await answer.json().catch(() => null);
   if (answer.ok && content) return content;
   throw new ApiError(answer.status, content?.title || answer.statusText, content?.detail || `status ${answer.status}`, content?.login);

@@ -1,5 +1,5 @@
 // The frame: session, navigation, and which page is shown.
-import { loadSession, logOut } from "./api.js";
+import { loadSession, logOut, onDenied } from "./api.js";
 import { forgetColors } from "./grid.js";
 import { ControlPlane } from "./pages/control_plane.js";
 import { Events } from "./pages/events.js";
@@ -9,13 +9,23 @@ import { Group } from "./pages/group.js";
 import { Instance } from "./pages/instance.js";
 import { Login } from "./pages/login.js";
 import { store, useStore } from "./store.js";
-import { html, Problem, render, useEffect, useRef, useState } from "./ui.js";
+import { Empty, html, Problem, render, useEffect, useRef, useState } from "./ui.js";
 
 const PAGES = [["fleet", "Fleet"], ["events", "Events"], ["control-plane", "Control plane"], ["forecast", "Forecast"]];
 
+const RETRY_MILLISECONDS = 2000;
+
 function route() {
   const [path, parameters] = location.hash.slice(2).split("?");
-  return { parts: (path || "fleet").split("/").map(decodeURIComponent), parameters: new URLSearchParams(parameters || "") };
+  return { parts: (path || "fleet").split("/").map(decoded), parameters: new URLSearchParams(parameters || "") };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch (error) {
+    return part; // a mistyped address: the page says that there is no such thing
+  }
 }
 
 function App() {
@@ -23,18 +33,26 @@ function App() {
   const [problem, setProblem] = useState(null);
   const [where, setWhere] = useState(route());
   const [, setTheme] = useState(document.documentElement.dataset.theme);
+  const hasBegun = useRef(false);
 
   async function begin() {
     try {
       setSession(await loadSession());
       setProblem(null);
+      hasBegun.current = true;
     } catch (error) {
+      if (error.status !== 401 && hasBegun.current) {
+        setTimeout(begin, RETRY_MILLISECONDS); // the server is busy or away: what is shown stays
+        return;
+      }
+      hasBegun.current = false;
       setSession(null);
       setProblem(error);
     }
   }
   useEffect(() => {
     begin();
+    onDenied(begin);
     const onHash = () => {
       setWhere(route());
       window.scrollTo(0, 0);
@@ -70,7 +88,7 @@ function App() {
   }
 
   if (!session) {
-    if (problem && problem.status === 401) return html`<${Login} onSession=${setSession} ways=${problem.login} />`;
+    if (problem && problem.status === 401) return html`<${Login} onSession=${(found) => { hasBegun.current = true; setSession(found); }} ways=${problem.login} />`;
     if (problem) return html`<main class="login"><${Problem} error=${problem} again=${begin} /></main>`;
     return html`<p class="boot">Loading…</p>`;
   }
@@ -92,8 +110,10 @@ function Page({ where, session }) {
       return html`<${ControlPlane} />`;
     case "forecast":
       return html`<${Forecast} session=${session} />`;
-    default:
+    case "fleet":
       return html`<${Fleet} session=${session} />`;
+    default:
+      return html`<div class="page"><${Empty} title=${`There is no page ${page}`}><a href="#/fleet">Back to the fleet</a><//></div>`;
   }
 }
 
@@ -102,7 +122,7 @@ function Header({ session, where, toggleTheme, onLogOut }) {
   useEffect(() => {
     const names = { group: where.parts[2], instance: where.parts[2] };
     const page = PAGES.find(([name]) => name === current);
-    document.title = `${names[current] || (page ? page[1] : "Fleet")} · Nstance`;
+    document.title = `${names[current] || (page ? page[1] : "No page")} · Nstance`;
   });
   return html`<header class="top">
     <a class="brand" href="#/fleet"><img src="/dashboard/icon.svg" width="22" height="22" alt="" /><span>${session.cluster}</span></a>

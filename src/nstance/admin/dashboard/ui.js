@@ -134,6 +134,13 @@ export function Problem({ error, again }) {
   </div>`;
 }
 
+// That what a page shows may be out of date: the last that the shard answered.
+export function Stale({ shard }) {
+  if (!shard || shard.reachable) return null;
+  return html`<div class="notice bad" role="status"><span class="notice-mark" aria-hidden="true">✕</span>
+    <p><strong>${shard.shard}</strong> does not answer: ${shard.error}${shard.read_at ? html`; shown as of <${Ago} time=${shard.read_at} />` : ""}</p></div>`;
+}
+
 export function Facts({ rows }) {
   return html`<dl class="facts">${rows
     .filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from nstance.admin.http.access import CALLER, Handler
-from nstance.admin.shard.records import timestamp_ms
+from nstance.admin.shard.shapes import timestamp_ms
 from nstance.clock import Clock
 
 STANDARD_ERROR = "-"

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nstance.admin.shard.records import Record, timestamp_ms
+from nstance.admin.shard.records import Record
+from nstance.admin.shard.shapes import timestamp_ms
 from nstance.clock import Clock, Rng
 from nstance.model.ids import ShardId
 

@@ -1,4 +1,4 @@
-"""A token bucket for each client address, so that one client cannot use up the shards' answers."""
+"""A token bucket for each client, so that one client cannot use up the shards' answers."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

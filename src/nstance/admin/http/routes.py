@@ -18,7 +18,7 @@ from nstance.admin.http.oidc.provider import Provider
 from nstance.admin.http.pages import Pages
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import REQUESTS, RateLimit
-from nstance.admin.http.sessions import Sessions
+from nstance.admin.http.sessions import COOKIE, Sessions
 from nstance.admin.http.tenants import HEADER as TENANT
 from nstance.admin.http.tenants import TenantView, TenantViews
 from nstance.admin.http.unversioned import UnversionedRoutes
@@ -76,7 +76,7 @@ def application(
         middlewares=[
             *([extras.log.middleware()] if extras.log is not None else []),
             metrics.middleware(),
-            _rate_limit(RateLimit(REQUESTS, clock)),
+            _rate_limit(RateLimit(REQUESTS, clock), sessions),
             access.access_middleware(guard, sessions),
             _errors_as_json,
         ],
@@ -122,17 +122,34 @@ async def _errors_as_json(request: web.Request, handler: access.Handler) -> web.
         if error.status < 400:
             raise
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        return access.rejected(request, error.status, error.reason.lower(), **headers)
+        return access.rejected(request, error.status, _explain(request, error), **headers)
     except Exception as bug:
         output.note(f"{request.method} {request.path} failed: unexpected {type(bug).__name__}: {bug}")
         return access.rejected(request, 500, "internal error, probably a bug; see the output of nstance-admin serve")
 
 
-def _rate_limit(limit: RateLimit) -> Middleware:
+def _explain(request: web.Request, error: web.HTTPException) -> str:
+    """Of failures that aiohttp found."""
+    match error:
+        case web.HTTPNotFound():
+            return "there is no such address; /v1/openapi.json lists all"
+        case web.HTTPMethodNotAllowed():
+            return f"expected {', '.join(sorted(error.allowed_methods))}, found {request.method}"
+        case web.HTTPRequestEntityTooLarge():
+            return f"expected a body of at most {MAX_BODY_BYTES:,} bytes"
+        case _:
+            return error.reason.lower()
+
+
+def _rate_limit(limit: RateLimit, sessions: Sessions) -> Middleware:
+    """By session, because all browsers behind a proxy have one address; by address without one."""
+
     @web.middleware
     async def check(request: web.Request, handler: access.Handler) -> web.StreamResponse:
         is_limited = request.path not in UNLIMITED_PATHS and not request.path.startswith(access.PAGES)
-        if is_limited and (delay := limit.delay(request.remote or "")):
+        session = sessions.read(request.cookies.get(COOKIE, ""))
+        client = session.id if session is not None else request.remote or ""
+        if is_limited and (delay := limit.delay(client)):
             headers = {"Retry-After": str(int(delay) + 1)}
             return access.rejected(request, 429, "too many requests; try again later", **headers)
         return await handler(request)

@@ -98,7 +98,7 @@ class Streams:
         )
         incomplete += [shard for shard, _ in answers.failures]
         for shard, answer in answers.results:
-            missed += [records.numbered_event(shard, each) for each in answer.events]
+            missed += [records.NUMBERED_EVENT.fill(each, shard=shard) for each in answer.events]
             if len(answer.events) >= MAX_MISSED:
                 incomplete.append(shard)
         return missed, incomplete
@@ -189,7 +189,9 @@ class _EventReader:
             self._note_failures(answers)
             found = [event for _, events in answers.results for event in events]
             await self.write(
-                "".join(self._message_of(records.numbered_event(client.shard, each), each.id) for each in found)
+                "".join(
+                    self._message_of(records.NUMBERED_EVENT.fill(each, shard=client.shard), each.id) for each in found
+                )
             )
             if len(found) < history.PAGE:
                 return
@@ -204,7 +206,7 @@ class _EventReader:
         for shard, events in answers.results:
             newest = events[len(events) - self._query.limit :] if self._query.limit else []
             await self.write(
-                "".join(message(None, self._shown(records.numbered_event(shard, each))) for each in newest)
+                "".join(message(None, self._shown(records.NUMBERED_EVENT.fill(each, shard=shard))) for each in newest)
             )
             self._seen[shard] = events[-1].id if events else 0
 

@@ -14,13 +14,14 @@ from nstance.admin import errors
 from nstance.admin.client import ShardError
 from nstance.admin.http import openapi, stream
 from nstance.admin.http.access import Handler
-from nstance.admin.http.openapi import TEXT, ref, reply_schema
+from nstance.admin.http.openapi import reply_schema
 from nstance.admin.http.pages import Pages
 from nstance.admin.http.v1 import fields, routing
 from nstance.admin.http.v1.events import DEFAULT_LIMIT
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, json_response, status_of
 from nstance.admin.http.v1.routing import Call, Route, RouteGroup, route
+from nstance.admin.json_schema import TEXT, Schema, record_schema, ref
 from nstance.admin.shard import fanout, groups, history, instances, records
 from nstance.admin.shard.history import EventQuery
 from nstance.model.roles import Role
@@ -30,11 +31,11 @@ SELECTION: Fields = {
     "all_shards": field(fields.FLAG, "Call all shards."),
 }
 FILTERS: Fields = {**SELECTION, "group": field(fields.TEXT, "Only of this group.")}
-HEALTH = openapi.record_schema({"status": TEXT})
+HEALTH = record_schema({"status": TEXT})
 GROUP: Fields = {"group": field(fields.NAME, "The group.", required=True)}
 
 
-def _failure(route: Route) -> tuple[str, openapi.Schema]:
+def _failure(route: Route) -> tuple[str, Schema]:
     """Rejected before any shard was called, or by all shards."""
     return "application/json", {"anyOf": [ref("Error"), route.reply]} if route.query else ref("Error")
 
@@ -127,7 +128,7 @@ class UnversionedRoutes(RouteGroup):
         name = call.query["group"]
         answers = await self._shards.change(call, lambda client: groups.history(client, name))
         found = [
-            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in revisions]}
+            {"shard": shard, "group": name, "revisions": [records.REVISION.fill(each) for each in revisions]}
             for shard, revisions in answers.results
         ]
         return _reply(call, "groups", found, answers)

@@ -3,27 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
+from nstance.admin.shard.shapes import NUMBER, PRESENT_REAL, REAL, TEXT, Shape
 from nstance.model.counts import count
 
 Record = dict[str, Any]
 
-
-def record(cost: Any) -> Record:
-    return {
-        "currency": cost.currency,
-        "hourly": cost.hourly,
-        "instance_hourly": _optional(cost, "instance_hourly"),
-        "unpriced": cost.unpriced,
-    }
-
-
-def plan_record(plan: Any) -> Record:
-    numbers = ("hourly_before", "hourly_after", "once")
-    return {"currency": plan.currency, **{name: _optional(plan, name) for name in numbers}}
-
-
-def _optional(message: Any, name: str) -> float | None:
-    return float(getattr(message, name)) if message.HasField(name) else None
+COST = Shape(("currency", TEXT), ("hourly", REAL), ("instance_hourly", PRESENT_REAL), ("unpriced", NUMBER))
+COST_PLAN = Shape(("shard currency", TEXT), ("hourly_before hourly_after once", PRESENT_REAL))
 
 
 def amount(value: float, currency: str) -> str:

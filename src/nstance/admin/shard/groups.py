@@ -92,12 +92,13 @@ async def list_groups(client: Client) -> Sequence[Any]:
     return found
 
 
-async def delete(client: Client, name: str, *, dry_run: bool) -> Any:
-    """Returns the plan of a dry run. A held group is not listed, so only the server knows whether it exists."""
+async def delete(client: Client, name: str, *, dry_run: bool, expected: str = "") -> Any:
+    """Returns the plan of a dry run. A held group is not listed, so only the server knows whether it exists.
+    `expected`: the etag that the group must still have."""
     try:
-        etag = (await find(client, name)).etag
+        etag = (await find_unchanged(client, name, expected)).etag
     except ShardError as unlisted:
-        if unlisted.code is not Status.NOT_FOUND:
+        if unlisted.code is not Status.NOT_FOUND or expected:
             raise
         try:
             return (await client.call("DeleteGroup", key=name, dry_run=dry_run)).plan
@@ -117,6 +118,17 @@ async def find(client: Client, name: str) -> Any:
     listed = f" (there are: {', '.join(names[:MAX_NAMES])}{more})" if names else " (there are no groups)"
     hint = errors.did_you_mean(name, names) or listed
     raise ShardError(f"there is no group {name}{hint}", Status.NOT_FOUND)
+
+
+async def find_unchanged(client: Client, name: str, expected: str) -> Any:
+    """The group's status, if it still has the etag `expected`; empty: whichever it has. Raises ShardError."""
+    group = await find(client, name)
+    if expected and group.etag != expected:
+        raise ShardError(
+            f"group {name} was changed in the meantime: expected etag {expected[:80]}, found {group.etag}",
+            Status.ABORTED,
+        )
+    return group
 
 
 async def warn_about_type(client: Client, instance_type: str | None) -> None:
@@ -139,12 +151,18 @@ async def create(client: Client, name: str, change: GroupChange, *, dry_run: boo
 
 
 async def change(
-    client: Client, name: str, edit: Callable[[Any], None], *, dry_run: bool, unset: Sequence[str] = ()
+    client: Client,
+    name: str,
+    edit: Callable[[Any], None],
+    *,
+    dry_run: bool,
+    unset: Sequence[str] = (),
+    expected: str = "",
 ) -> Any:
     """Applies `edit` to the current settings, again if another client was faster, so only what it touches changes.
-    `unset`: settings to reset to the configuration file."""
+    `unset`: settings to reset to the configuration file. With an etag `expected`, another client must not be faster."""
     for attempt in range(ATTEMPTS):
-        group = await find(client, name)
+        group = await find_unchanged(client, name, expected)
         config = operator_pb2.GroupConfig()
         config.CopyFrom(group.config)
         edit(config)

@@ -12,7 +12,8 @@ from typing import Any
 
 from nstance.admin import errors
 from nstance.admin.client import Client
-from nstance.admin.shard.records import Record, event
+from nstance.admin.shard.records import EVENT, Record
+from nstance.admin.shard.shapes import Shape
 from nstance.clock import Clock
 from nstance.model.ids import ShardId
 from nstance.tasks import background
@@ -48,9 +49,7 @@ async def _list(client: Client, query: EventQuery, **fields: int) -> Sequence[An
     return found
 
 
-def merge_events(
-    shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int, make: Callable[[ShardId, Any], Record] = event
-) -> list[Record]:
+def merge_events(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int, shape: Shape = EVENT) -> list[Record]:
     """The newest `limit` of all, oldest first. Each shard's events keep their order, also if its clock went back."""
     found = []
     for shard, events in shards:
@@ -59,7 +58,7 @@ def merge_events(
             newest = max(newest, each.time_unix_ms)
             found.append((newest, shard, each))
     found.sort(key=lambda entry: entry[:2])
-    return [make(shard, each) for _, shard, each in found[max(0, len(found) - limit) :]]
+    return [shape.fill(each, shard=shard) for _, shard, each in found[max(0, len(found) - limit) :]]
 
 
 async def follow(
@@ -101,7 +100,7 @@ async def follow(
             for each in answer.events:
                 last = max(last, each.id)
                 if is_shown:
-                    await queue.put((each.id, event(client.shard, each)))
+                    await queue.put((each.id, EVENT.fill(each, shard=client.shard)))
             limit, is_shown = PAGE, True
             if len(answer.events) < PAGE:
                 await client.renew_if_due()

@@ -8,7 +8,8 @@ from typing import Any
 from nstance.admin.client import Client
 from nstance.admin.shard import records
 from nstance.admin.shard.event_printer import CONSOLE
-from nstance.admin.shard.records import Record, age, timestamp_ms
+from nstance.admin.shard.records import Record, age
+from nstance.admin.shard.shapes import timestamp_ms
 from nstance.model.ids import ShardId
 
 MAX_EVENTS = 500

@@ -6,7 +6,7 @@ from typing import Any
 
 from nstance.admin.client import Client
 from nstance.admin.shard import instances, unknown_vms
-from nstance.admin.shard.records import Record, config, event, group, instance
+from nstance.admin.shard.records import EVENT, Record, config, group, instance
 
 RECENT_SECONDS = 3600.0  # older problems are history
 MAX_EVENTS = 200
@@ -54,14 +54,14 @@ async def load_shard(client: Client, *, now: float) -> ShardView:
     found = [instance(client.shard, each) for each in await instances.list_instances(client)]
     events = (await client.call("ListEvents", limit=MAX_EVENTS)).events
     since = (now - RECENT_SECONDS) * 1000
-    problems = [event(client.shard, each) for each in events if each.trouble and each.time_unix_ms > since]
+    problems = [EVENT.fill(each, shard=client.shard) for each in events if each.trouble and each.time_unix_ms > since]
     views = [group_view(group(client.shard, each), found, problems) for each in groups]
     known = {each.group["group"] for each in views}
     return ShardView(
         config=config(client.shard, config_status),
         groups=views,
         ungrouped=[each for each in found if each["group"] not in known],
-        unknown_vms=[unknown_vms.record(client.shard, each) for each in await unknown_vms.list_unknown_vms(client)],
+        unknown_vms=await unknown_vms.load_records(client),
         problems=problems,
     )
 

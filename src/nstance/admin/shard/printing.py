@@ -48,7 +48,7 @@ def print_instances(selection: ShardSelection, answers: Answers[Any]) -> None:
 
 def print_unknown_vms(selection: ShardSelection, answers: Answers[Any], *, group: str | None) -> None:
     now = output.now()
-    found = [unknown_vms.record(shard, vm) for shard, vm in answers.results if group in (None, vm.group)]
+    found = [unknown_vms.UNKNOWN_VM.fill(vm, shard=shard) for shard, vm in answers.results if group in (None, vm.group)]
     print_rows(
         selection,
         found,
@@ -86,7 +86,7 @@ def print_plan(
 ) -> None:
     """`answers` are lists of planned actions. `paused`: they run only after the group is resumed; `name_groups`: they may
     be of several groups."""
-    actions = [records.action(shard, each) for shard, plan in answers.results for each in plan]
+    actions = [each for shard, plan in answers.results for each in records.actions(shard, plan)]
     if not selection.is_table:
         output.print_rows(actions, selection.form, columns=())
     elif actions:
@@ -107,7 +107,7 @@ def print_rollouts(selection: ShardSelection, answers: Answers[Any]) -> None:
         if answer.rollout.instances:
             _print_rollout(answer.rollout, of_shard)
         if answer.HasField("cost"):
-            output.note(f"cost{of_shard}: {costs.plan_line(costs.plan_record(answer.cost))}")
+            output.note(f"cost{of_shard}: {costs.plan_line(costs.COST_PLAN.fill(answer.cost, shard=shard))}")
 
 
 def _print_rollout(plan: Any, of_shard: str) -> None:

@@ -5,8 +5,26 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from nstance.admin import output
+from nstance.admin import json_schema, output
 from nstance.admin.shard import costs
+from nstance.admin.shard.shapes import (
+    FLAG,
+    MAP,
+    NUMBER,
+    OPTIONAL,
+    PRESENT,
+    PRESENT_NUMBER,
+    REAL,
+    TEXT,
+    TEXTS,
+    TIME,
+    Kind,
+    Shape,
+    many,
+    nested,
+    one,
+    timestamp_ms,
+)
 from nstance.model import durations
 from nstance.model.ids import ShardId
 
@@ -16,14 +34,6 @@ GROUP_COLUMNS = ("group", "template", "type", "size", "actual", "ready", "cost",
 INSTANCE_COLUMNS = ("instance", "group", "state", "ready", "age", "notes")
 REVISION_COLUMNS = ("revision", "outcome", "by", "started", "finished", "failures", "message")
 PLAN_COLUMNS = ("action", "instance", "reason", "message")
-
-
-def timestamp_ms(milliseconds: int) -> str | None:
-    """In UTC. None for 0, which means never or unknown."""
-    if not milliseconds:
-        return None
-    at = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def age(seconds: float) -> str:
@@ -39,69 +49,128 @@ def age_since(time: str | None, now: float) -> str:
     return age(now - datetime.datetime.fromisoformat(time).timestamp()) if time else ""
 
 
-def _pick(message: Any, *names: str) -> Record:
-    return {name: getattr(message, name) for name in names}
+def short(revision: str) -> str:
+    """Enough digits to identify it."""
+    return revision.removeprefix("sha256:")[:12]
 
 
-def _pick_optional(message: Any, *names: str) -> Record:
-    """None for an empty text."""
-    return {name: getattr(message, name) or None for name in names}
+SIZE_SOURCE = Shape(("kind by", OPTIONAL), ("at", TIME), ("config_size", PRESENT_NUMBER))
+OVERRIDE = Shape(("field value", TEXT), ("file_value", PRESENT), ("by", OPTIONAL), ("at", TIME))
+EXHAUSTED_OFFER = Shape(("market instance_type subnet message", OPTIONAL), ("retry", TIME), ("server_error", FLAG))
+REVISION = Shape(
+    ("revision", Kind(json_schema.TEXT, lambda status, name: short(status.revision))),
+    ("outcome", TEXT),
+    ("by", OPTIONAL),
+    ("started finished", TIME),
+    ("updated ready outdated failures", NUMBER),
+    ("message", OPTIONAL),
+)
+GROUP = Shape(
+    ("shard group tenant template", TEXT),
+    ("size", NUMBER),
+    ("size_source", nested(SIZE_SOURCE)),
+    ("actual_size ready_size not_ready", NUMBER),
+    ("blocked", TEXTS),
+    ("draining on_demand", NUMBER),
+    ("instance_type subnet_pool", TEXT),
+    ("instance_types markets", TEXTS),
+    ("prefer", OPTIONAL),
+    ("exhausted_offers", many(EXHAUSTED_OFFER)),
+    ("vars", MAP),
+    ("overrides", many(OVERRIDE)),
+    ("static paused", FLAG),
+    ("rollout", one(REVISION, "Revision")),
+    ("rolled_back_from file_instance_type last_error", OPTIONAL),
+    ("provider_ids", TEXTS),
+    ("cost", one(costs.COST, "Cost")),
+    ("etag", TEXT),
+)
+GROUP_WITH_HASHES = GROUP.plus(("infra_hash runtime_hash", OPTIONAL))
+CHECK = Shape(("name", TEXT), ("passing", FLAG), ("message", OPTIONAL), ("since", TIME))
+INSTANCE = Shape(
+    ("shard instance_id", TEXT),
+    ("provider_id", OPTIONAL),
+    ("group state", TEXT),
+    ("reason message", OPTIONAL),
+    ("on_demand suspect connected drifted", FLAG),
+    ("instance_type", TEXT),
+    ("market subnet ipv4 ipv6 hostname", OPTIONAL),
+    ("created registered last_report drain_deadline", TIME),
+    ("vm_status", TEXT),
+    ("vm_gone", FLAG),
+    ("replaces", OPTIONAL),
+    ("cloned ready", FLAG),
+    ("not_ready", OPTIONAL),
+    ("first_ready", TIME),
+    ("revision", OPTIONAL),
+    ("checks", many(CHECK)),
+)
+FILE = Shape(
+    ("name sha256", TEXT),
+    ("expires", Kind(json_schema.TIME, lambda file, name: timestamp_ms(file.expires_unix * 1000))),
+)
+REPORT = Shape(
+    ("version", TEXT),
+    (
+        "uptime_seconds cpu_percent memory_percent disk_percent load1",
+        Kind(json_schema.REAL, lambda report, name: round(getattr(report, name), 3)),
+    ),
+    ("files_hash wanted_files_hash files_error", OPTIONAL),
+    ("files", many(FILE)),
+)
+INSTANCE_WITH_REPORT = INSTANCE.plus(("report", one(REPORT, "Report")))
+EVENT = Shape(("shard", TEXT), ("time", TIME), ("group instance_id reason message", TEXT))
+NUMBERED_EVENT = EVENT.plus(("id", NUMBER), ("trouble", FLAG))  # for programs that follow events or look for problems
+CONTROL_PLANE = Shape(
+    ("leader", TEXT),
+    ("epoch leading_ms", NUMBER),
+    ("provider_rate", REAL),
+    ("standbys", many(Shape(("server", TEXT), ("answered_ms", NUMBER)))),
+    ("metrics", many(Shape(("name", TEXT), ("labels", MAP), ("value", REAL)))),
+)
+ROLLOUT_PLAN = Shape(
+    ("shard", TEXT),
+    ("instances at_once", NUMBER),
+    ("order", TEXT),
+    ("estimate_ms extra_vm_ms", NUMBER),
+    ("held", OPTIONAL),
+)
+CONFIG = Shape(
+    ("shard etag", TEXT),
+    ("last_modified", TIME),
+    ("size", NUMBER),
+    ("leader", TEXT),
+    ("epoch", NUMBER),
+    ("cluster", TEXT),
+    ("errors", TEXTS),
+)
+REFRESHED = Shape(
+    ("shard", TEXT), ("updated", FLAG), ("previous_etag etag", TEXT), ("errors needs_restart warnings", TEXTS)
+)
+ACTION = Shape(("shard group action", TEXT), ("instance_id", OPTIONAL), ("reason message", TEXT))
 
 
-def _pick_times(message: Any, **names: str) -> Record:
-    return {name: timestamp_ms(getattr(message, field)) for name, field in names.items()}
+def group(shard: ShardId, status: Any, shape: Shape = GROUP) -> Record:
+    rolled_back_from = short(status.rolled_back_from) or None
+    return shape.fill(status, shard=shard, group=status.key, rolled_back_from=rolled_back_from)
 
 
-def group(shard: ShardId, status: Any) -> Record:
-    return {
-        "shard": shard,
-        "group": status.key,
-        **_pick(status, "tenant", "template", "size"),
-        "size_source": _size_source(status.size_source),
-        **_pick(status, "actual_size", "ready_size", "not_ready"),
-        "blocked": list(status.blocked),
-        **_pick(status, "draining", "on_demand", "instance_type", "subnet_pool"),
-        "instance_types": list(status.instance_types),
-        "markets": list(status.markets),
-        "prefer": status.prefer or None,
-        "exhausted_offers": [_exhausted_offer(each) for each in status.exhausted_offers],
-        "vars": dict(sorted(status.vars.items())),
-        "overrides": [_override(each) for each in status.overrides],
-        **_pick(status, "static", "paused"),
-        "rollout": revision(status.rollout) if status.HasField("rollout") else None,
-        "rolled_back_from": short(status.rolled_back_from) or None,
-        "file_instance_type": status.file_instance_type or None,
-        "last_error": status.last_error or None,
-        "provider_ids": list(status.provider_ids),
-        "cost": costs.record(status.cost) if status.HasField("cost") else None,
-        "etag": status.etag,
-    }
+def group_with_hashes(shard: ShardId, status: Any) -> Record:
+    return group(shard, status, GROUP_WITH_HASHES)
 
 
-def _size_source(source: Any) -> Record:
-    return {
-        "kind": source.kind or None,
-        "by": source.by or None,
-        "at": timestamp_ms(source.at_unix_ms),
-        "config_size": source.config_size if source.HasField("config_size") else None,
-    }
+def instance(shard: ShardId, status: Any, shape: Shape = INSTANCE) -> Record:
+    # Older servers do not report readiness: a running instance counts as ready there.
+    ready = status.state == "running" and not status.not_ready
+    return shape.fill(status, shard=shard, ready=ready, first_ready=timestamp_ms(status.ready_unix_ms))
 
 
-def _override(override: Any) -> Record:
-    return {
-        **_pick(override, "field", "value"),
-        "file_value": override.file_value if override.HasField("file_value") else None,
-        "by": override.by or None,
-        "at": timestamp_ms(override.at_unix_ms),
-    }
+def instance_with_report(shard: ShardId, status: Any) -> Record:
+    return instance(shard, status, INSTANCE_WITH_REPORT)
 
 
-def _exhausted_offer(offer: Any) -> Record:
-    return {
-        **_pick_optional(offer, "market", "instance_type", "subnet", "message"),
-        "retry": timestamp_ms(offer.retry_unix_ms),
-        "server_error": offer.server_error,
-    }
+def config(shard: ShardId, status: Any) -> Record:
+    return CONFIG.fill(status, shard=shard, last_modified=output.timestamp(status.last_modified_unix or None))
 
 
 def exhausted_offer_line(record: Record) -> str:
@@ -139,22 +208,6 @@ def group_lines(record: Record) -> Record:
     texts = {"size_source": size_source(record), "vars": vars, "overrides": overrides, "exhausted_offers": exhausted}
     cost = costs.group_line(record["cost"]) if record["cost"] is not None else None
     return {**record, **texts, "cost": cost, "rollout": _rollout_line(record["rollout"])}
-
-
-def revision(status: Any) -> Record:
-    return {
-        "revision": short(status.revision),
-        "outcome": status.outcome,
-        "by": status.by or None,
-        **_pick_times(status, started="started_unix_ms", finished="finished_unix_ms"),
-        **_pick(status, "updated", "ready", "outdated", "failures"),
-        "message": status.message or None,
-    }
-
-
-def short(revision: str) -> str:
-    """Enough digits to identify it."""
-    return revision.removeprefix("sha256:")[:12]
 
 
 def revision_row(shard: ShardId, record: Record) -> Record:
@@ -197,41 +250,6 @@ def group_row(record: Record) -> Record:
     sizes = {"type": types, "actual": record["actual_size"], "ready": record["ready_size"]}
     cost = costs.hourly(record["cost"]) if record["cost"] is not None else ""
     return {**copied, **sizes, "cost": cost, "notes": notes}
-
-
-def instance(shard: ShardId, status: Any) -> Record:
-    return {
-        "shard": shard,
-        "instance_id": status.instance_id,
-        "provider_id": status.provider_id or None,
-        **_pick(status, "group", "state"),
-        **_pick_optional(status, "reason", "message"),
-        **_pick(status, "on_demand", "suspect", "connected", "drifted", "instance_type"),
-        **_pick_optional(status, "market", "subnet", "ipv4", "ipv6", "hostname"),
-        **_pick_times(
-            status,
-            created="created_unix_ms",
-            registered="registered_unix_ms",
-            last_report="last_report_unix_ms",
-            drain_deadline="drain_deadline_unix_ms",
-        ),
-        **_pick(status, "vm_status", "vm_gone"),
-        "replaces": status.replaces or None,
-        "cloned": status.cloned,
-        # Older servers do not report readiness: a running instance counts as ready there.
-        "ready": status.state == "running" and not status.not_ready,
-        "not_ready": status.not_ready or None,
-        "first_ready": timestamp_ms(status.ready_unix_ms),
-        "revision": status.revision or None,
-        "checks": [
-            {
-                **_pick(check, "name", "passing"),
-                "message": check.message or None,
-                "since": timestamp_ms(check.since_unix_ms),
-            }
-            for check in status.checks
-        ],
-    }
 
 
 def instance_lines(record: Record) -> Record:
@@ -279,86 +297,8 @@ def instance_notes(record: Record, *, now: float) -> list[str]:
     return [note.replace("on_demand", "on-demand") for note in notes]
 
 
-def event(shard: ShardId, message: Any) -> Record:
-    return {
-        "shard": shard,
-        "time": timestamp_ms(message.time_unix_ms),
-        **_pick(message, "group", "instance_id", "reason", "message"),
-    }
-
-
-def numbered_event(shard: ShardId, message: Any) -> Record:
-    """With what a program needs to follow events, and to tell problems from the rest."""
-    return {**event(shard, message), "id": message.id, "trouble": message.trouble}
-
-
-def group_with_hashes(shard: ShardId, status: Any) -> Record:
-    hashes = {"infra_hash": status.infra_hash or None, "runtime_hash": status.runtime_hash or None}
-    return {**group(shard, status), **hashes}
-
-
-def instance_with_report(shard: ShardId, status: Any) -> Record:
-    return {**instance(shard, status), "report": _report(status.report) if status.HasField("report") else None}
-
-
-def _report(report: Any) -> Record:
-    numbers = ("uptime_seconds", "cpu_percent", "memory_percent", "disk_percent", "load1")
-    return {
-        "version": report.version,
-        **{name: round(getattr(report, name), 3) for name in numbers},
-        **_pick_optional(report, "files_hash", "wanted_files_hash", "files_error"),
-        "files": [
-            {**_pick(file, "name", "sha256"), "expires": timestamp_ms(file.expires_unix * 1000)}
-            for file in report.files
-        ],
-    }
-
-
-def control_plane(status: Any) -> Record:
-    return {
-        **_pick(status, "leader", "epoch", "leading_ms", "provider_rate"),
-        "standbys": [_pick(each, "server", "answered_ms") for each in status.standbys],
-        "metrics": [
-            {"name": each.name, "labels": dict(sorted(each.labels.items())), "value": each.value}
-            for each in status.metrics
-        ],
-    }
-
-
-def cost_plan(shard: ShardId, plan: Any) -> Record:
-    return {"shard": shard, **costs.plan_record(plan)}
-
-
-def rollout_plan(shard: ShardId, plan: Any) -> Record:
-    return {
-        "shard": shard,
-        **_pick(plan, "instances", "at_once", "order", "estimate_ms", "extra_vm_ms"),
-        "held": plan.held or None,
-    }
-
-
-def config(shard: ShardId, status: Any) -> Record:
-    return {
-        "shard": shard,
-        "etag": status.etag,
-        "last_modified": output.timestamp(status.last_modified_unix or None),
-        **_pick(status, "size", "leader", "epoch", "cluster"),
-        "errors": list(status.errors),
-    }
-
-
-def refreshed(shard: ShardId, answer: Any) -> Record:
-    lists = {name: list(getattr(answer, name)) for name in ("errors", "needs_restart", "warnings")}
-    return {"shard": shard, **_pick(answer, "updated", "previous_etag", "etag"), **lists}
-
-
-def action(shard: ShardId, planned: Any) -> Record:
-    return {
-        "shard": shard,
-        **_pick(planned, "group", "action"),
-        "instance_id": planned.instance_id or None,
-        **_pick(planned, "reason", "message"),
-    }
+def actions(shard: ShardId, planned: Iterable[Any]) -> list[Record]:
+    return [ACTION.fill(each, shard=shard) for each in planned]
 
 
 def plan_rows(actions: Iterable[Record]) -> list[Record]:

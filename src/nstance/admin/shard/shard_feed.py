@@ -15,6 +15,7 @@ from nstance.admin import errors
 from nstance.admin.client import Client, ShardError
 from nstance.admin.shard import records, unknown_vms
 from nstance.admin.shard.records import Record
+from nstance.admin.shard.shapes import timestamp_ms
 from nstance.clock import Clock, Rng
 from nstance.model import ids
 from nstance.model.ids import InstanceId, ShardId
@@ -73,9 +74,9 @@ class ShardFeed:
             "control_plane": self._control_plane,
             "config": self._config,
             "unknown_vms": self._unknown_vms,
-            "storage_errors_at": records.timestamp_ms(int((self._storage_errors_at or 0) * 1000)),
-            "identity_expires": records.timestamp_ms(int(expires * 1000)),
-            "read_at": records.timestamp_ms(int((read_at or 0) * 1000)),
+            "storage_errors_at": timestamp_ms(int((self._storage_errors_at or 0) * 1000)),
+            "identity_expires": timestamp_ms(int(expires * 1000)),
+            "read_at": timestamp_ms(int((read_at or 0) * 1000)),
         }
 
     # ---- groups and instances
@@ -161,7 +162,7 @@ class ShardFeed:
         kept = self.sizes.setdefault(group["group"], deque(maxlen=SIZES_KEPT))
         sizes = {"size": group["size"], "actual": group["actual_size"], "ready": group["ready_size"]}
         if not kept or any(kept[-1][name] != value for name, value in sizes.items()):
-            kept.append({"time": records.timestamp_ms(int(self._clock.wall() * 1000)), **sizes})
+            kept.append({"time": timestamp_ms(int(self._clock.wall() * 1000)), **sizes})
 
     # ---- events
 
@@ -187,7 +188,7 @@ class ShardFeed:
             self.forgotten_until = answer.events[0].id - 1
         for each in answer.events:
             newest = max(newest, each.id)
-            record = records.numbered_event(self.shard, each)
+            record = records.NUMBERED_EVENT.fill(each, shard=self.shard)
             if len(self.events) >= EVENTS_KEPT:
                 self.forgotten_until = self.events.popleft()[0]
             self.events.append((each.id, record))
@@ -222,10 +223,10 @@ class ShardFeed:
                 raise
             return  # a server that is older than this call
         now = self._clock.wall()
-        self._control_plane = records.control_plane(status)
+        self._control_plane = records.CONTROL_PLANE.fill(status)
         if not self.terms or self.terms[-1]["epoch"] != status.epoch:
             began = int(now * 1000) - status.leading_ms
-            self.terms.append({"leader": status.leader, "epoch": status.epoch, "since": records.timestamp_ms(began)})
+            self.terms.append({"leader": status.leader, "epoch": status.epoch, "since": timestamp_ms(began)})
             self._storage_errors = _storage_errors(status)  # counts are of the leader's process
         elif (count := _storage_errors(status)) > self._storage_errors:
             self._storage_errors, self._storage_errors_at = count, now

@@ -5,10 +5,16 @@ from typing import Any
 from grpclib.const import Status
 
 from nstance.admin.client import Client, ShardError
-from nstance.admin.shard.records import Record, age_since, timestamp_ms
-from nstance.model.ids import ShardId
+from nstance.admin.shard.records import Record, age_since
+from nstance.admin.shard.shapes import OPTIONAL, TEXT, TIME, Shape
 
 COLUMNS = ("instance", "group", "state", "age", "provider_id", "notes")
+UNKNOWN_VM = Shape(
+    ("shard instance_id provider_id group state", TEXT),
+    ("first_seen created", TIME),
+    ("ipv4 ipv6", OPTIONAL),
+    ("why", TEXT),
+)
 
 
 async def list_unknown_vms(client: Client) -> list[Any]:
@@ -21,19 +27,8 @@ async def list_unknown_vms(client: Client) -> list[Any]:
         raise
 
 
-def record(shard: ShardId, vm: Any) -> Record:
-    return {
-        "shard": shard,
-        "instance_id": vm.instance_id,
-        "provider_id": vm.provider_id,
-        "group": vm.group,
-        "state": vm.state,
-        "first_seen": timestamp_ms(vm.first_seen_unix_ms),
-        "created": timestamp_ms(vm.created_unix_ms),
-        "ipv4": vm.ipv4 or None,
-        "ipv6": vm.ipv6 or None,
-        "why": vm.why,
-    }
+async def load_records(client: Client) -> list[Record]:
+    return [UNKNOWN_VM.fill(each, shard=client.shard) for each in await list_unknown_vms(client)]
 
 
 def row(found: Record, *, now: float) -> Record:

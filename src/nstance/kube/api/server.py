@@ -79,11 +79,10 @@ class Api:
         version: int = 0,
         window: int = WATCH_WINDOW,
         sink: Sink | None = None,
-        resources: tuple[Resource, ...] = builtin_resources.RESOURCES,
     ) -> None:
         self._clock = clock
         self._rng = rng
-        self.registry = Registry(resources)
+        self.registry = Registry(builtin_resources.RESOURCES)
         self.store = Store(version=version, window=window, sink=sink)
         self._cascade = cascade.Cascade(self.store, self.registry, clock)
 

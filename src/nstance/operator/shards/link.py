@@ -98,8 +98,8 @@ class Link:
         answer: pb.UpsertGroupResponse = await self._call("UpsertGroup", request)
         return answer.group
 
-    async def delete_group(self, key: str, *, etag: str = "") -> None:
-        await self._call("DeleteGroup", pb.DeleteGroupRequest(key=key, etag=etag))
+    async def delete_group(self, key: str) -> None:
+        await self._call("DeleteGroup", pb.DeleteGroupRequest(key=key))
 
     async def create_instance(self, request: pb.CreateInstanceRequest) -> pb.InstanceStatus:
         return await self._call("CreateInstance", request)  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
 """Requests to the API of Proxmox VE: one bounded connection pool, a deadline for every call, tasks followed to their end."""
 
 import asyncio
+import itertools
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,12 +17,13 @@ from nstance.http_client import read_body
 from nstance.providers import errors
 from nstance.providers.proxmox import faults
 from nstance.providers.proxmox.faults import PveError
+from nstance.tasks.backoff import Backoff
 
 CALL_TIMEOUT_SECONDS = 30.0
 CONNECT_TIMEOUT_SECONDS = 5.0
 TASK_TIMEOUT_SECONDS = 600.0  # a full clone of a large disk
 MAX_CONNECTIONS = 16
-_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 2.0
+_POLL = Backoff(0.1, 2.0, factor=1.5)
 _BOUNDARY = "nstance-seed-5f1d9f0c7f0b"
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
@@ -76,8 +78,7 @@ class ProxmoxClient:
         """Waits until a task has ended. Raises what its exit status means; a failing poll never ends the wait."""
         node = upid.split(":")[1]
         deadline = self._clock.monotonic() + TASK_TIMEOUT_SECONDS
-        delay = _POLL_SECONDS
-        while True:
+        for polls in itertools.count(1):
             try:
                 status = await self._send("GET", f"/nodes/{node}/tasks/{upid}/status")
                 if status.get("status") == "stopped":
@@ -90,8 +91,7 @@ class ProxmoxClient:
                 raise errors.UnknownOutcomeError(
                     f"task {upid} did not end within {TASK_TIMEOUT_SECONDS:g} s: {last}; look at it on node {node}"
                 )
-            await self._clock.sleep(delay)
-            delay = min(delay * 1.5, _MAX_POLL_SECONDS)
+            await self._clock.sleep(_POLL.delay(polls))
         exit_status = str(status.get("exitstatus", ""))
         if exit_status != "OK" and not exit_status.startswith("WARNINGS"):
             with faults.translated(permission, changes=True):

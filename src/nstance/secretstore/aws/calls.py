@@ -10,6 +10,7 @@ from nstance.aws.errors import AwsError
 from nstance.clock import Clock
 from nstance.secretstore import errors
 from nstance.secretstore.cloud_calls import ATTEMPTS, repeat
+from nstance.secretstore.port import SecretName, is_name
 
 _TITLES = {SECRETS: "Secrets Manager", SSM: "SSM Parameter Store", KMS: "KMS"}
 _NOT_FOUND = frozenset(
@@ -43,6 +44,19 @@ class Calls:
             attempts=attempts,
             clock=self._clock,
         )
+
+    async def names(self, action: str, params: Params, entries: str, prefix: str, *, about: str) -> list[SecretName]:
+        """Of all pages, below a prefix. `entries`: the answer's list."""
+        found: list[SecretName] = []
+        more: dict[str, object] = {}
+        while True:
+            page = await self.call(action, {**params, **more}, about=about)
+            full = (str(each.get("Name", "")) for each in page.get(entries) or ())
+            below = (name.removeprefix(prefix) for name in full if name.startswith(prefix))
+            found += [SecretName(name) for name in below if is_name(name)]
+            if not page.get("NextToken"):
+                return sorted(found)
+            more = {"NextToken": page["NextToken"]}
 
     def _translate(self, problem: Exception, action: str, about: str) -> errors.SecretError:
         where = f"{about} in {self.place}"

@@ -26,16 +26,9 @@ class ParameterStore:
         await self._write(name, value, overwrite=True)
 
     async def list(self) -> list[port.SecretName]:
-        found: list[port.SecretName] = []
-        params: dict[str, object] = {"Path": self._prefix.rstrip("/") or "/", "MaxResults": _PAGE}
-        while True:
-            page = await self._calls.call("GetParametersByPath", params, about=f"parameters {self._prefix}*")
-            names = (str(each.get("Name", "")) for each in page.get("Parameters") or ())
-            below = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
-            found += [port.SecretName(name) for name in below if port.is_name(name)]
-            if not page.get("NextToken"):
-                return sorted(found)
-            params["NextToken"] = page["NextToken"]
+        params = {"Path": self._prefix.rstrip("/") or "/", "MaxResults": _PAGE}
+        about = f"parameters {self._prefix}*"
+        return await self._calls.names("GetParametersByPath", params, "Parameters", self._prefix, about=about)
 
     async def delete(self, name: str) -> None:
         full = self._prefix + port.check_name(name)

@@ -40,19 +40,9 @@ class SecretsManagerStore:
                 await self._put(full, encoded, token)
 
     async def list(self) -> list[port.SecretName]:
-        found: list[port.SecretName] = []
-        params: dict[str, object] = {
-            "MaxResults": _PAGE,
-            "Filters": [{"Key": "name", "Values": [self._prefix]}],
-        }
-        while True:
-            page = await self._calls.call("ListSecrets", params, about=f"secrets {self._prefix}*")
-            names = (str(each.get("Name", "")) for each in page.get("SecretList") or ())
-            below = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
-            found += [port.SecretName(name) for name in below if port.is_name(name)]
-            if not page.get("NextToken"):
-                return sorted(found)
-            params["NextToken"] = page["NextToken"]
+        params = {"MaxResults": _PAGE, "Filters": [{"Key": "name", "Values": [self._prefix]}]}
+        about = f"secrets {self._prefix}*"
+        return await self._calls.names("ListSecrets", params, "SecretList", self._prefix, about=about)
 
     async def delete(self, name: str) -> None:
         full = self._prefix + port.check_name(name)

@@ -14,6 +14,7 @@ from grpclib.exceptions import GRPCError
 from nstance.clock import Clock
 from nstance.config.resolve import Resolved
 from nstance.model import events as ev
+from nstance.model.actors import unnamed
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
@@ -346,6 +347,7 @@ class AgentService(agent_grpc.AgentServiceBase):
         self._record_event(id, ReasonCode.SECURITY, f"request of the agent rejected: {message}")
 
     def _record_event(self, id: InstanceId, code: ReasonCode, message: str) -> None:
+        message = unnamed(message)
         log.warning(message, extra={"instance": id})
         instance = self._shard.instances.get(id)
         if instance is not None and self._may_write(id):

@@ -33,7 +33,7 @@ def plan(
     if prices is None:
         return None
     desired, members = configuration.groups[key].group, shard.members(key).values()
-    found = costs.plan_cost(prices, desired, members, step_seconds=step_times.step_seconds(key))
+    found = costs.plan_cost(prices, desired, members, step_seconds=step_times.step_seconds(key, members))
     return operator_pb2.CostPlan(
         currency=prices.currency, hourly_before=found.before, hourly_after=found.after, once=found.once
     )

@@ -64,7 +64,7 @@ class RolloutRequests:
     async def roll_back(self, key: GroupKey, revision: str, *, by: str) -> Edit:
         """The edit that returns the group to a revision; without one, to the last complete revision."""
         record = self.shard.group_records.get(key)
-        target = _target(record, revision)
+        target = _target(record, revision, rolled_back=self.is_rolled_back(key))
         parts = await self._read(key, target)
 
         def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
@@ -182,11 +182,12 @@ class RolloutRequests:
                 yield key, current.infra_hash
 
 
-def _target(record: GroupRecord | None, revision: str) -> Revision:
+def _target(record: GroupRecord | None, revision: str, *, rolled_back: bool) -> Revision:
     if not revision:
         found = record.last_complete() if record is not None else None
         if found is None:
-            raise status.failed_precondition("this group has no earlier revision that was complete")
+            hint = "; `group resume-rollout` ends its rollback" if rolled_back else ""
+            raise status.failed_precondition(f"this group has no earlier revision that was complete{hint}")
         return found
     known = [r for r in record.revisions if r.infra_hash.removeprefix("sha256:").startswith(revision)] if record else []
     if len({r.infra_hash for r in known}) != 1:
@@ -247,6 +248,14 @@ def _is_ready(shard: Shard, instance: Instance) -> bool:
     return facts.agent.ready and facts.agent.connected
 
 
+def _pause_seconds(desired: Group, current: Revision | None) -> float:
+    """How long the rollout will pause after its canaries; 0 also if it waits for a person."""
+    resumed = current is not None and current.infra_hash == desired.infra_hash and current.resumed_at is not None
+    if resumed or desired.rolled_back_from or desired.canary >= desired.size:
+        return 0.0
+    return desired.pause_after_canary or 0.0
+
+
 def plan(
     shard: Shard, step_times: StepTimes, configuration: Configuration, key: GroupKey
 ) -> operator_pb2.RolloutPlan | None:
@@ -259,8 +268,10 @@ def plan(
     current = record.current if record is not None else None
     held = current is not None and current.infra_hash == desired.infra_hash and current.outcome in rollout.HELD
     at_once = 1 if desired.order is UpdateOrder.SERIAL else min(outdated, max_surge(desired) + desired.max_unavailable)
-    step = step_times.step_seconds(key)
+    step = step_times.step_seconds(key, shard.members(key).values())
     seconds = None if step is None else math.ceil(outdated / at_once) * (step + desired.settle)
+    if seconds is not None:
+        seconds += _pause_seconds(desired, current)
     # Only replacements that are created first exist beside the old instances.
     extra = None if step is None else min(1.0, max_surge(desired) / at_once) * outdated * step
     return operator_pb2.RolloutPlan(

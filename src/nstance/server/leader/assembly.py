@@ -4,6 +4,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from nstance.model.actors import unnamed
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, ProviderId, TenantId
@@ -234,7 +235,7 @@ def record_console_output(issuer: Issuer, event_log: EventLog, instance: Instanc
     """The end of the output of a VM whose agent never registered, without the registration nonce, for people."""
     if instance.nonce is not None:
         output = output.replace(issuer.token(instance), "[nonce]")
-    text = "".join(c for c in output if c.isprintable() or c in "\n\t").strip()
+    text = unnamed("".join(c for c in output if c.isprintable() or c in "\n\t").strip())
     text = text.encode("utf-8", "replace")[-MAX_CONSOLE_BYTES:].decode("utf-8", "ignore")
     event_log.record(instance.key, ReasonCode.UNREGISTERED, f"last console output:\n{text}", instance.id)
 

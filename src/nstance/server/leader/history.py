@@ -57,15 +57,12 @@ class History:
         records = {change.instance.id: change.instance for change in committed.changes if isinstance(change, Put)}
         for reason in committed.reasons:
             self._metrics.decided(reason.code)
+            id = reason.instance
+            about = {"instance": id, "trace_id": _trace_id(id, records, committed)} if id is not None else {}
             log.log(
                 logging.WARNING if reason.code in TROUBLE else logging.INFO,
                 reason.message,
-                extra={
-                    "reason": reason.code.value,
-                    "group": str(committed.key),
-                    "instance": reason.instance or "",
-                    "trace_id": _trace_id(reason.instance, records, committed),
-                },
+                extra={"reason": reason.code.value, "group": str(committed.key), **about},
             )
         for change in committed.changes:
             match change:
@@ -77,9 +74,7 @@ class History:
                     self._keeper.remove_instance(id)
 
 
-def _trace_id(id: InstanceId | None, records: Mapping[InstanceId, Instance], committed: Committed) -> str:
-    if id is None:
-        return ""
+def _trace_id(id: InstanceId, records: Mapping[InstanceId, Instance], committed: Committed) -> str:
     instance = records.get(id)
     return trace_ids.of_change(committed.before.get(id), instance) if instance is not None else trace_ids.end_of(id)
 

@@ -16,8 +16,9 @@ from h2.exceptions import ProtocolError
 from nstance.config.model.readiness import CheckSpec, CommandCheck, HttpCheck, SystemdCheck, TcpCheck
 from nstance.config.resolve import Resolved
 from nstance.core import readiness
+from nstance.model.actors import unnamed
 from nstance.model.decision import ReasonCode
-from nstance.model.events import VmState
+from nstance.model.events import ReadinessUnknown, VmState
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import Instance, State
 from nstance.server.config.active_config import ConfigChange
@@ -63,6 +64,9 @@ class Readiness:
         if report is None or instance is None or not presence.healthy:
             return
         if self.vm_requests.is_being_read(instance):
+            facts = self.shard.facts.get(instance.id)
+            if instance.ready_at is None and not (facts is not None and facts.agent.blocked):
+                self.shard.post(ReadinessUnknown(instance.id))  # or it would be given up for not becoming ready in time
             return  # until then it is shown as the journal has it
         resolved = self.vm_requests.resolve(instance)
         if not presence.wanted_hash and resolved is not None:
@@ -270,4 +274,4 @@ def _results(resolved: Resolved | None, report: agent_pb2.HealthReport) -> Itera
 
 def _plain(text: str) -> str:
     """Foreign text, shortened and without terminal control characters."""
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_MESSAGE])
+    return unnamed("".join(c if c.isprintable() else " " for c in text[:MAX_MESSAGE]))

@@ -1,6 +1,10 @@
-"""How long the steps of a rollout take, measured in this term: from intent to ready, and from draining to deleted."""
+"""How long the steps of a rollout take: from intent to ready, and from draining to deleted.
+
+Both are measured in this term. Until then, boots are those of the records, and deletions those of other groups."""
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import chain
 from statistics import median
 
 from nstance.clock import Clock
@@ -37,9 +41,12 @@ class StepTimes:
         elif now.state is State.DELETED and (since := self._leaving.pop(now.id, None)) is not None:
             _add(self._deletions, now.key, self._clock.steady() - since)
 
-    def step_seconds(self, key: GroupKey) -> float | None:
-        """How long one replacement takes; None if not enough was measured."""
-        boots, deletions = self._boots.get(key), self._deletions.get(key)
+    def step_seconds(self, key: GroupKey, members: Iterable[Instance]) -> float | None:
+        """How long one replacement takes; None if not enough was measured. `members`: of the group."""
+        boots = self._boots.get(key) or [
+            m.ready_at - m.created for m in members if m.ready_at is not None and not m.on_demand
+        ]
+        deletions = self._deletions.get(key) or [*chain(*self._deletions.values())]
         return median(boots) + median(deletions) if boots and deletions else None
 
     def keep(self, keys: set[GroupKey]) -> None:

@@ -5,7 +5,8 @@ ready instances than `max_unavailable` allows, and an instance leaves only for a
 paused rollout does not continue, and rotation and expiry keep the order and the canaries; R4 a rollback leads to the last
 complete revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files and checks of
 its own revision, if that is stored; R7 while a rollout is held, instances are made from an earlier revision that is
-stored, apart from canaries. An instance counts as ready if its agent has reported so to the leader that decided.
+stored, apart from canaries; R8 a rollout with too many failures does not go on where an earlier revision was complete. An
+instance counts as ready if its agent has reported so to the leader that decided.
 """
 
 from collections.abc import Iterable, Mapping
@@ -83,6 +84,7 @@ class RolloutAuditor:
             desired = view.desired
             if desired is None:
                 continue
+            self._check_halted(desired)
             mine = [i for i in changed if i.key == key]
             created = [i for i in mine if i.id not in before and i.state is State.PENDING]  # not adopted ones
             leaving = [i for i in mine if i.state in LEAVING and i.cause in LIMITED and _counts(before, i.id)]
@@ -143,6 +145,18 @@ class RolloutAuditor:
             self._report("R3", f"the halted rollout of {key} continued: {[i.id for i in (*begun, *leaving)]}")
         if before.outcome is Outcome.PAUSED and now.outcome is Outcome.PAUSED and begun:
             self._report("R3", f"the paused rollout of {key} continued: {[i.id for i in begun]}")
+
+    def _check_halted(self, desired: Group) -> None:
+        """R8"""
+        record = self.groups.get(desired.key)
+        now = _current(record)
+        if record is None or now is None or record.last_complete() is None:
+            return
+        is_held = record.dynamic and desired.static and not desired.overridden  # its entry in groups.jsonc is missing
+        if desired.paused or is_held:
+            return
+        if now.outcome is Outcome.ROLLING and now.failures >= desired.max_failures:
+            self._report("R8", f"the rollout of {desired.key} goes on after {now.failures} failures")
 
     def _check_fallback(self, was: GroupRecord | None, created: list[Instance], after: Records, desired: Group) -> None:
         """R7"""

@@ -29,7 +29,7 @@ function Shard({ shard, terms, store }) {
   const failing = groups.filter((group) => group.last_error || group.blocked.length);
   return html`<section class="shard" aria-label=${`Shard ${shard.shard}`}>
     <header class="shard-head"><h2><span class=${`dot ${shard.reachable ? "good" : "bad"}`} aria-hidden="true"></span>${shard.shard}</h2>
-      ${!shard.reachable && html`<p class="bad-text">does not answer: ${shard.error}</p>`}</header>
+      ${!shard.reachable && html`<p class="bad-text">does not answer: ${shard.error}${shard.read_at ? html`; shown as of <${Ago} time=${shard.read_at} />` : ""}</p>`}</header>
     ${!control ? html`<${Empty} title="No leader has answered yet" />` : html`<div class="cards">
       <${Card} title="Leadership"><${Facts} rows=${[["leader", html`<strong>${control.leader}</strong>`], ["epoch", control.epoch], ["leading for", duration(control.leading_ms)], ["agents connected", number(value(control, "nstance_agents_connected"))]]} />
         <h3>Standbys</h3>${control.standbys.length ? html`<ul class="plain">${control.standbys.map((each) => html`<li key=${each.server}><strong>${each.server}</strong> <span class=${each.answered_ms > 5000 ? "warn-text" : "muted"}>last answer ${duration(each.answered_ms)} ago</span></li>`)}</ul>` : html`<p class="warn-text">None: if the leader fails, nobody takes over.</p>`}
@@ -39,7 +39,7 @@ function Shard({ shard, terms, store }) {
       <${Card} title="Process"><${Facts} rows=${[
         ["event loop lag", `${(value(control, "nstance_event_loop_lag_seconds") * 1000).toFixed(0)} ms, worst of a minute`], ["event loop errors", number(value(control, "nstance_event_loop_errors_total"))],
         ["certificates issued", number(value(control, "nstance_certificates_issued_total"))], ["cache drops", number(value(control, "nstance_cache_dropped_total"))],
-        ...samples(control, "nstance_certificate_expiry_timestamp_seconds").map((each) => [`${each.labels.kind} certificate`, each.value ? `expires in ${duration(each.value * 1000 - Date.now())}` : null]),
+        ...samples(control, "nstance_certificate_expiry_timestamp_seconds").map((each) => [`${each.labels.kind === "ca" ? "CA" : each.labels.kind} certificate`, each.value ? `expires in ${duration(each.value * 1000 - Date.now())}` : null]),
       ]} />
         <h3>Configuration</h3>${config && html`<${Facts} rows=${[["written", config.last_modified && html`<${Ago} time=${config.last_modified} />`], ["version", html`<code>${config.etag.slice(0, 16)}</code>`], ["size", `${number(config.size)} bytes`]]} />
           ${config.errors.map((text) => html`<div key=${text} class="notice bad"><span class="notice-mark" aria-hidden="true">✕</span><p>${text}</p></div>`)}`}

@@ -82,7 +82,7 @@ function GroupTile({ group, members }) {
   const all = members || new Map();
   const found = counts(all.values(), revisionsOf(group));
   const rollout = group.rollout && ["rolling", "paused", "halted"].includes(group.rollout.outcome) && (group.rollout.outdated || group.rollout.outcome !== "rolling") ? group.rollout : null;
-  const isWhole = group.ready_size >= group.size && group.actual_size === group.size;
+  const isWhole = group.ready_size >= group.size && (rollout || group.actual_size === group.size); // a rollout has more for a while
   return html`<article class=${`tile${group.size > 200 ? " tile-wide" : ""}`}>
     <header>
       <h3><a href=${link("group", group.shard, group.group)}>${group.group}</a></h3>
@@ -92,13 +92,14 @@ function GroupTile({ group, members }) {
       <span class=${`tile-size ${isWhole ? "" : "warn-text"}`}><strong>${number(group.ready_size)}</strong>/${number(group.size)}<span class="visually-hidden"> ready</span></span>
     </header>
     ${all.size ? html`<${Grid} shard=${group.shard} label=${group.group} members=${all} revision=${shortHash(group.infra_hash)} />` : html`<p class="muted tile-empty">${group.size ? "no instances yet" : "size 0"}</p>`}
-    ${rollout && html`<${Progress} rollout=${rollout} />`}
+    ${rollout && html`<${Progress} rollout=${rollout} size=${group.size} />`}
     ${Object.keys(found).some((state) => state !== "ready") && html`<p class="tile-notes">${ORDER.filter((state) => state !== "ready" && found[state]).map((state) => `${number(found[state])} ${STATES[state].word}`).join(", ")}</p>`}
   </article>`;
 }
 
-export function Progress({ rollout }) {
-  const total = rollout.updated + rollout.outdated;
+// Of the group's size: what exists above it during the rollout goes again.
+export function Progress({ rollout, size }) {
+  const total = Math.max(rollout.ready, Math.min(rollout.updated + rollout.outdated, size));
   const part = total ? rollout.ready / total : 1;
   return html`<div class="progress" role="progressbar" aria-valuemin="0" aria-valuemax=${total} aria-valuenow=${rollout.ready} aria-label="Rollout">
     <div class="progress-fill" style=${{ width: `${part * 100}%` }}></div><span>${number(rollout.ready)} of ${number(total)} updated</span></div>`;

@@ -5,7 +5,7 @@ import { Chart } from "../chart.js";
 import { Mark } from "../grid.js";
 import { counts, ORDER, shortHash, STATES, stateOf } from "../states.js";
 import { useStore } from "../store.js";
-import { Ago, amount, Card, dateTime, duration, Empty, Facts, html, link, number, Problem, useAnswer, useMemo, useNow, VirtualRows } from "../ui.js";
+import { Ago, amount, Card, dateTime, duration, Empty, Facts, html, link, number, Problem, Stale, useAnswer, useMemo, useNow, VirtualRows } from "../ui.js";
 import { EventRow } from "./events.js";
 import { Costs, Progress, revisionsOf } from "./fleet.js";
 
@@ -15,7 +15,8 @@ export function Group({ session, shard, name }) {
   const store = useStore(100);
   const group = store.groups.get(`${shard}/${name}`);
   if (!store.isLoaded) return html`<div class="page"><p class="muted">Connecting to the shards…</p></div>`;
-  if (!group) return html`<div class="page"><${Empty} title=${`There is no group ${name} in ${shard}`}><a href="#/fleet">Back to the fleet</a><//></div>`;
+  const isUnread = store.shards.has(shard) && !store.shards.get(shard).read_at; // that is no absence
+  if (!group) return html`<div class="page"><${Stale} shard=${store.shards.get(shard)} /><${Empty} title=${isUnread ? `Nothing is known of the shard ${shard} yet` : `There is no group ${name} in ${shard}`}><a href="#/fleet">Back to the fleet</a><//></div>`;
   return html`<${Known} session=${session} group=${group} store=${store} />`;
 }
 
@@ -35,6 +36,7 @@ function Known({ session, group, store }) {
       <div><p class="crumbs"><a href="#/fleet">Fleet</a> / ${shard}</p><h1>${name}</h1></div>
       <div class="actions"><${GroupActions} group=${group} session=${session} /></div>
     </header>
+    <${Stale} shard=${store.shards.get(shard)} />
     <${Blocks} group=${group} />
     <section class="totals" aria-label="Sizes">
       <div class="total"><span class="total-value">${number(group.size)}</span><span class="total-label">desired</span></div>
@@ -50,7 +52,7 @@ function Known({ session, group, store }) {
           <${Latest} answer=${events} /><//>
       </div>
       <div class="column">
-        ${group.rollout && html`<${Card} title="Rollout"><${Rollout} rollout=${group.rollout} history=${history} /><//>`}
+        ${group.rollout && html`<${Card} title="Rollout"><${Rollout} rollout=${group.rollout} size=${group.size} history=${history} /><//>`}
         <${Card} title="What comes next">${plan.error ? html`<${Problem} error=${plan.error} />` : plan.value ? html`<${Plan} plan=${plan.value} empty="Nothing to do" about="The group is as desired." />` : html`<p class="muted">Asking the server…</p>`}<//>
         <${Card} title="Why instances changed"><${Reasons} answer=${events} /><//>
         <${Card} title="Configuration"><${Configuration} group=${group} /><//>
@@ -61,11 +63,11 @@ function Known({ session, group, store }) {
 
 function GroupActions({ group, session }) {
   const path = `/v1/groups/${encodeURIComponent(group.group)}`;
-  const base = { shard: group.shard };
+  const base = { shard: group.shard, etag: group.etag };
   const isHeld = group.rollout && ["paused", "halted"].includes(group.rollout.outcome);
   const actions = [
     { ...base, verb: "Scale", title: `Scale ${group.group}`, path: `${path}/scale`,
-      ask: { label: "Number of instances", value: String(group.size), body: (value) => ({ size: Number(value) }) } },
+      ask: { label: "Number of instances", value: String(group.size), body: (value) => ({ size: value.trim() === "" ? null : Number(value) }) } },
     group.paused
       ? { ...base, verb: "Resume", title: `Resume ${group.group}`, path: `${path}/resume` }
       : { ...base, verb: "Pause", title: `Pause ${group.group}`, path: `${path}/pause`, about: "No instance is created, replaced or deleted until the group is resumed." },
@@ -117,17 +119,17 @@ function Instances({ group, members }) {
 }
 
 function Latest({ answer }) {
-  if (answer.error) return html`<${Problem} error=${answer.error} />`;
+  if (answer.error && !answer.value) return html`<${Problem} error=${answer.error} />`;
   const events = (answer.value?.events || []).slice(-12).reverse();
   if (!events.length) return html`<${Empty} title=${answer.value ? "No events yet" : "Reading…"} />`;
   return html`<ul class="event-list">${events.map((event) => html`<li key=${event.id}><${EventRow} event=${event} withGroup=${false} /></li>`)}</ul>`;
 }
 
-function Rollout({ rollout, history }) {
+function Rollout({ rollout, size, history }) {
   const revisions = history.value?.groups[0]?.revisions || [];
   return html`<p class="line"><span class=${`tag ${rollout.outcome === "halted" ? "tag-bad" : rollout.outcome === "complete" ? "tag-good" : "tag-info"}`}>${rollout.outcome}</span>
       <code>${rollout.revision}</code> <span class="muted">by ${rollout.by || "unknown"}</span></p>
-    ${rollout.outcome !== "complete" && html`<${Progress} rollout=${rollout} />`}
+    ${rollout.outcome !== "complete" && html`<${Progress} rollout=${rollout} size=${size} />`}
     ${rollout.message && html`<p>${rollout.message}</p>`}
     ${revisions.length > 1 && html`<h3>History</h3><ul class="plain">${revisions.slice(0, 8).map((each) => html`<li key=${each.revision + each.started}><code>${each.revision}</code> ${each.outcome} <span class="muted"><${Ago} time=${each.started} /></span></li>`)}</ul>`}`;
 }
@@ -138,7 +140,7 @@ function Reasons({ answer }) {
     if (!LIFE.has(event.reason)) found.set(event.reason, (found.get(event.reason) || 0) + 1);
   }
   const rows = [...found].sort((a, b) => b[1] - a[1]).slice(0, 8);
-  if (!rows.length) return html`<p class="muted">${answer.value ? "Nothing was replaced lately." : "Reading…"}</p>`;
+  if (!rows.length) return html`<p class="muted">${answer.value ? "Nothing was replaced lately." : answer.error ? "Not read." : "Reading…"}</p>`;
   const most = rows[0][1];
   return html`<ul class="bars">${rows.map(([reason, count]) => html`<li key=${reason}><span>${reason}</span><span class="bar"><span style=${{ width: `${(count / most) * 100}%` }}></span></span><span>${number(count)}</span></li>`)}</ul>`;
 }

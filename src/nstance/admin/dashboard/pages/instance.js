@@ -4,7 +4,7 @@ import { call, query } from "../api.js";
 import { Mark } from "../grid.js";
 import { shortHash, STATES, stateOf } from "../states.js";
 import { useStore } from "../store.js";
-import { Ago, Card, clock, dateTime, duration, Empty, Facts, html, link, Meter, Problem, useAnswer, useNow } from "../ui.js";
+import { Ago, Card, clock, dateTime, duration, Empty, Facts, html, link, Meter, Problem, Stale, useAnswer, useNow } from "../ui.js";
 
 const CONSOLE = "last console output:\n";
 
@@ -15,7 +15,7 @@ export function Instance({ session, shard, id }) {
   const shown = useAnswer(() => call(`/v1/instances/${id}${query({ shard })}`), id, 5, version);
   const events = useAnswer(() => call(`/v1/events${query({ shard, instance: id, limit: 500 })}`), `events ${id}`, 5, version);
   const status = shown.value?.instances[0];
-  if (!status) return html`<div class="page"><${Unknown} shard=${shard} id=${id} shown=${shown} events=${events.value?.events || []} /></div>`;
+  if (!status) return html`<div class="page"><${Stale} shard=${store.shards.get(shard)} /><${Unknown} shard=${shard} id=${id} live=${live} shown=${shown} events=${events.value?.events || []} /></div>`;
   const group = store.groups.get(`${shard}/${status.group}`);
   const state = stateOf(status, group && shortHash(group.infra_hash));
   const output = (events.value?.events || []).filter((event) => event.message.startsWith(CONSOLE));
@@ -28,10 +28,11 @@ export function Instance({ session, shard, id }) {
           ${status.on_demand && html`<span class="tag">on-demand</span>`}${status.cloned && html`<span class="tag tag-bad">two agents use its identity</span>`}</p></div>
       <div class="actions"><${InstanceActions} status=${status} session=${session} shard=${shard} /></div>
     </header>
+    <${Stale} shard=${store.shards.get(shard)} />
     ${status.message && html`<div class="notice warn"><span class="notice-mark" aria-hidden="true">!</span><p>${status.message}</p></div>`}
     <div class="columns">
       <div class="column-wide">
-        <${Card} title="Life">${events.error ? html`<${Problem} error=${events.error} />` : html`<${Timeline} events=${(events.value?.events || []).filter((each) => !each.message.startsWith(CONSOLE))} status=${status} />`}<//>
+        <${Card} title="Life">${events.error && !events.value ? html`<${Problem} error=${events.error} />` : html`<${Timeline} events=${(events.value?.events || []).filter((each) => !each.message.startsWith(CONSOLE))} status=${status} />`}<//>
         ${output.length > 0 && html`<${Card} title="Console output"><pre class="console" tabindex="0">${output[output.length - 1].message.slice(CONSOLE.length)}</pre><//>`}
       </div>
       <div class="column">
@@ -49,9 +50,11 @@ export function Instance({ session, shard, id }) {
   </div>`;
 }
 
-function Unknown({ shard, id, shown, events }) {
-  if (!shown.error) return html`<p class="muted">Reading ${id}…</p>`;
-  return html`${shown.error.status === 404
+function Unknown({ shard, id, live, shown, events }) {
+  const heading = html`<header class="title"><div><p class="crumbs"><a href="#/fleet">Fleet</a> / ${shard}${live && html` / <a href=${link("group", shard, live.group)}>${live.group}</a>`}</p><h1 class="id">${id}</h1>
+    ${live && html`<p class="state-line"><${Mark} state=${stateOf(live)} size=${14} /> <strong>${STATES[stateOf(live)].word}</strong></p>`}</div></header>`;
+  if (!shown.error) return html`${heading}<p class="muted">Reading…</p>`;
+  return html`${heading}${shown.error.status === 404
       ? html`<${Empty} title=${`There is no instance ${id} in ${shard}`}><a href="#/fleet">Back to the fleet</a><//>`
       : html`<${Problem} error=${shown.error} again=${shown.reload} />`}
     ${events.length > 0 && html`<${Card} title="What is left of its history"><${Timeline} events=${events} /><//>`}`;

@@ -14,6 +14,7 @@ from nstance.admin.http.oidc.provider import Provider
 from nstance.admin.http.sessions import Sessions
 from nstance.admin.http.stream import Streams
 from nstance.admin.http.v1 import routing
+from nstance.admin.http.v1.audit import AuditRoutes
 from nstance.admin.http.v1.bucket import BucketRoutes
 from nstance.admin.http.v1.events import EventRoutes
 from nstance.admin.http.v1.forecasting import ForecastRoutes
@@ -62,6 +63,7 @@ def routes(context: ApiContext) -> list[Route]:
         *Instances(shards).routes(),
         *EventRoutes(shards, context.streams).routes(),
         *bucket.routes(),
+        *AuditRoutes(shards, bucket).routes(),
         *ForecastRoutes(shards, context.fleet, bucket, context.forecasts).routes(),
     ]
 

@@ -11,12 +11,12 @@ from aiohttp import web
 from nstance.admin import errors
 from nstance.admin.cluster import authority, configs, journal, journal_printer
 from nstance.admin.http import access
-from nstance.admin.http.openapi import TEXT, list_schema, record_schema, ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.fields import field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import Call, RouteGroup, route
+from nstance.admin.json_schema import TEXT, list_schema, record_schema, ref
 from nstance.admin.options import Target
 from nstance.model.ids import ShardId
 from nstance.model.roles import Role
@@ -37,11 +37,11 @@ class BucketRoutes(RouteGroup):
     async def stored_config(self, shard: ShardId) -> bytes:
         """Raises ProblemError."""
         try:
-            return await configs.get(self._required(), shard)
+            return await configs.get(self.required(), shard)
         except errors.CommandError as problem:
             raise ProblemError(404, errors.explain(problem)) from problem
 
-    def _required(self) -> Target:
+    def required(self) -> Target:
         if self._target is None:
             raise ProblemError(501, NO_STORAGE)
         return self._target
@@ -75,11 +75,11 @@ class BucketRoutes(RouteGroup):
         shard = self._shards.one(call.query["shard"]).shard
         printer = journal_printer.Printer("json")
         limit, start = call.query.get("limit", DEFAULT_SLOTS), call.query.get("from")
-        found = journal.read(self._required(), shard, start=start, limit=limit, follow=False)
+        found = journal.read(self.required(), shard, start=start, limit=limit, follow=False)
         async with contextlib.aclosing(found):
             return answer(call, {"slots": [json.loads(printer.text(slot)) async for slot in found]})
 
     @route("GET", "/v1/cluster/ca", "The CA certificates.", reply=TEXT, media=(PEM,))
     async def ca(self, call: Call) -> web.Response:
-        body = await authority.bundle(self._required())
+        body = await authority.bundle(self.required())
         return web.Response(body=body, headers={**access.HEADERS, "Content-Type": PEM})

@@ -7,12 +7,12 @@ from aiohttp import web
 
 from nstance.admin.http import access
 from nstance.admin.http.frames import format_positions, parse_positions
-from nstance.admin.http.openapi import TEXT, list_schema, ref
 from nstance.admin.http.stream import Streams
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import SHARD, Call, RouteGroup, route
+from nstance.admin.json_schema import TEXT, list_schema, ref
 from nstance.admin.shard import fanout, history, records
 from nstance.admin.shard.history import EventQuery
 
@@ -64,7 +64,7 @@ class EventRoutes(RouteGroup):
             return (await history.latest(client, query))[-query.limit :] if query.limit else []
 
         answers = await fanout.call_each(clients, read)
-        found = history.merge_events(answers.results, limit=len(clients) * query.limit, make=records.numbered_event)
+        found = history.merge_events(answers.results, limit=len(clients) * query.limit, shape=records.NUMBERED_EVENT)
         if not positions:
             found = found[max(0, len(found) - query.limit) :]
         for shard, events in answers.results:

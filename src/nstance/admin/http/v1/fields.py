@@ -1,5 +1,6 @@
 """The parameters and body fields of requests: each is checked and described from one definition."""
 
+import datetime
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -8,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-from nstance.admin.http.openapi import Schema
 from nstance.admin.http.problems import ProblemError
+from nstance.admin.json_schema import Schema
 from nstance.model import ids
 
 MAX_COUNT = 2**31 - 1
@@ -115,6 +116,27 @@ FLAG = Kind(
     check=lambda value: isinstance(value, bool),
     parse=_flag,
 )
+
+
+def time(text: str) -> float:
+    """Raises ValueError."""
+    found = datetime.datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and time(value) is not None
+    except (ValueError, OverflowError):
+        return False
+
+
+TIME = Kind(
+    expected="a time such as 2026-01-31T12:00:00Z",
+    schema={"type": "string", "format": "date-time"},
+    check=_is_time,
+)
+HEAD = _pattern("a head as SLOT:HASH", "[1-9][0-9]{0,18}:[0-9a-f]{64}")
 CURSOR = _pattern("the value of `next` of the page before", "[a-z0-9-]{1,32}(/[a-z0-9-]{1,64})?")
 POSITIONS = _pattern(
     "the value of `next` of an answer", "[a-z0-9-]{1,32}=[0-9]{1,19}(,[a-z0-9-]{1,32}=[0-9]{1,19}){0,999}|"

@@ -4,13 +4,13 @@ from aiohttp import web
 
 from nstance.admin.http.fleet import Fleet
 from nstance.admin.http.forecasts import SCENARIOS, BusyError, ForecastRequest, Forecasts
-from nstance.admin.http.openapi import list_schema, record_schema, ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.bucket import BucketRoutes
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import Call, RouteGroup, route
+from nstance.admin.json_schema import list_schema, record_schema, ref
 
 DEFAULT_HOURS = 2.0
 MAX_AGENTS = 20_000

@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from aiohttp import web
-from grpclib.const import Status
 
-from nstance.admin.client import Client, ShardError
+from nstance.admin.client import Client
 from nstance.admin.http.fleet import Fleet
-from nstance.admin.http.openapi import list_schema, record_schema, ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import SHARD, Call, RouteGroup, changing, route
+from nstance.admin.json_schema import list_schema, record_schema, ref
 from nstance.admin.shard import fanout, groups, records
+from nstance.admin.shard.costs import COST_PLAN
 from nstance.admin.shard.groups import GroupChange
 from nstance.admin.shard.records import Record
 
@@ -106,7 +106,7 @@ class Groups(RouteGroup):
         answers = await self._shards.ask(call, lambda client: groups.history(client, name))
         answers.ignore_not_found()
         found = [
-            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in revisions]}
+            {"shard": shard, "group": name, "revisions": [records.REVISION.fill(each) for each in revisions]}
             for shard, revisions in answers.results
         ]
         return answer(call, {"groups": found}, answers)
@@ -156,17 +156,12 @@ class Groups(RouteGroup):
 
     async def _edit(self, call: Call, change: GroupChange) -> web.Response:
         """With If-Match only if the group still has that `etag`, otherwise over whatever others change meanwhile."""
-        name, expected = call.path["group"], call.request.headers.get("If-Match", "").strip().strip('"')
+        name = call.path["group"]
 
         async def work(client: Client) -> Any:
-            if expected:
-                found = (await groups.find(client, name)).etag
-                if found != expected:
-                    raise ShardError(
-                        f"group {name} was changed in the meantime: expected etag {expected[:64]}, found {found}",
-                        Status.ABORTED,
-                    )
-            return await groups.change(client, name, change.apply, unset=change.unset, dry_run=call.is_dry_run)
+            return await groups.change(
+                client, name, change.apply, unset=change.unset, dry_run=call.is_dry_run, expected=call.expected_etag
+            )
 
         return await self._upsert(call, work)
 
@@ -184,7 +179,11 @@ class Groups(RouteGroup):
     @changing("DELETE", ONE, "Drain and delete a group with its instances.")
     async def delete(self, call: Call) -> web.Response:
         name = call.path["group"]
-        answers = await self._shards.change(call, lambda client: groups.delete(client, name, dry_run=call.is_dry_run))
+
+        async def work(client: Client) -> Any:
+            return await groups.delete(client, name, dry_run=call.is_dry_run, expected=call.expected_etag)
+
+        answers = await self._shards.change(call, work)
         return changed(call, answers, plan=_actions(answers))
 
     @changing("POST", f"{ONE}/pause", "Pause a group: nothing is created, replaced or deleted.")
@@ -202,7 +201,7 @@ class Groups(RouteGroup):
 
         async def work(client: Client) -> Any:
             if name:
-                await groups.find(client, name)
+                await groups.find_unchanged(client, name, call.expected_etag)
             return await client.call(rpc, key=name, dry_run=call.is_dry_run)
 
         answers = await self._shards.change(call, work)
@@ -225,7 +224,7 @@ class Groups(RouteGroup):
         name = call.path["group"]
 
         async def work(client: Client) -> Any:
-            await groups.find(client, name)
+            await groups.find_unchanged(client, name, call.expected_etag)
             return await client.call(rpc, key=name, dry_run=call.is_dry_run, **more)
 
         return await self._upsert(call, work)
@@ -251,12 +250,16 @@ def _groups(answers: fanout.Answers[Any]) -> list[Record]:
 
 
 def _actions(answers: fanout.Answers[Any]) -> list[Record]:
-    return [records.action(shard, each) for shard, planned in answers.results for each in planned]
+    return [each for shard, planned in answers.results for each in records.actions(shard, planned)]
 
 
 def _rollouts(answers: fanout.Answers[Any]) -> list[Record]:
-    return [records.rollout_plan(shard, each.rollout) for shard, each in answers.results if each.HasField("rollout")]
+    return [
+        records.ROLLOUT_PLAN.fill(each.rollout, shard=shard)
+        for shard, each in answers.results
+        if each.HasField("rollout")
+    ]
 
 
 def _costs(answers: fanout.Answers[Any]) -> list[Record]:
-    return [records.cost_plan(shard, each.cost) for shard, each in answers.results if each.HasField("cost")]
+    return [COST_PLAN.fill(each.cost, shard=shard) for shard, each in answers.results if each.HasField("cost")]

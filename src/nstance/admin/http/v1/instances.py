@@ -92,7 +92,7 @@ class Instances(RouteGroup):
     )
     async def unknown(self, call: Call) -> web.Response:
         answers = await self._shards.ask(call, unknown_vms.list_unknown_vms)
-        found = [unknown_vms.record(shard, vm) for shard, vm in answers.flatten().results]
+        found = [unknown_vms.UNKNOWN_VM.fill(vm, shard=shard) for shard, vm in answers.flatten().results]
         return answer(call, {"unknown_vms": found}, answers)
 
     # ---- changing
@@ -147,7 +147,7 @@ class Instances(RouteGroup):
         )
         answers.ignore_not_found()
         plan = [
-            records.action(shard, instances.planned_deletion(status))
+            records.ACTION.fill(instances.planned_deletion(status), shard=shard)
             for shard, status in answers.results
             if call.is_dry_run
         ]
@@ -168,4 +168,4 @@ def _changed(call: Call, answers: fanout.Answers[Any]) -> web.Response:
 
 
 def _plan(answers: fanout.Answers[Any]) -> list[records.Record]:
-    return [records.action(shard, each) for shard, status in answers.results for each in status.plan]
+    return [each for shard, status in answers.results for each in records.actions(shard, status.plan)]

@@ -11,13 +11,13 @@ from aiohttp import web
 from nstance.admin.http import access
 from nstance.admin.http.oidc.id_token import InvalidTokenError
 from nstance.admin.http.oidc.provider import Provider, ProviderError
-from nstance.admin.http.openapi import TEXT
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.sessions import Sessions
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.routing import Call, RouteGroup, route
 from nstance.admin.http.v1.session import set_cookie
+from nstance.admin.json_schema import TEXT
 from nstance.clock import Clock, Rng
 from nstance.wire.call import PERSON
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from nstance.admin.http import access, openapi
-from nstance.admin.http.openapi import TEXT, Schema
+from nstance.admin.http import access
 from nstance.admin.http.problems import MEDIA, ProblemError
 from nstance.admin.http.sessions import COOKIE
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import Fields
+from nstance.admin.json_schema import TEXT, Schema, ref
 from nstance.model.roles import Role
 
 SHARD: Fields = {"shard": fields.field(fields.NAME, "Only this shard; default: all.")}
@@ -46,6 +46,12 @@ class Call:
     @property
     def is_dry_run(self) -> bool:
         return bool(self.query.get("dry_run", False))
+
+    @property
+    def expected_etag(self) -> str:
+        """Of the group, from If-Match; empty: whichever it has."""
+        found = self.request.headers.get("If-Match", "").strip().strip('"')
+        return "" if found == "*" else found
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
@@ -93,6 +99,8 @@ class Route:
             kind = PATH_FIELDS[name].kind
             if not kind.check(request.match_info[name]):
                 raise ProblemError(404, f"{name}: expected {kind.expected}")
+        if self.is_change and "group" not in self.path_names and "If-Match" in request.headers:
+            raise ProblemError(400, "If-Match: expected only for a change of one group, whose `etag` it has")
         query = fields.read_query(request, self.query) if self.query is not None else {}
         caller = request.get(access.CALLER)
         if not self.is_public and not query.get("dry_run"):
@@ -116,7 +124,7 @@ def changing(method: str, path: str, summary: str, **options: Any) -> Callable[[
     """For a route that changes something, or shows the plan of it as a dry run."""
     usual = {
         "query": {**ONE_OR_ALL, **DRY_RUN},
-        "reply": openapi.ref("Change"),
+        "reply": ref("Change"),
         "is_change": True,
         "role": Role.OPERATOR,
     }
@@ -151,7 +159,7 @@ V1 = Contract(
         "mtls": {"type": "mutualTLS"},
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
     },
-    failure=lambda route: (MEDIA, openapi.ref("Problem")),
+    failure=lambda route: (MEDIA, ref("Problem")),
 )
 
 

@@ -3,36 +3,23 @@
 from collections.abc import Mapping
 
 from nstance.admin.http import openapi
-from nstance.admin.http.openapi import (
+from nstance.admin.json_schema import (
     FLAG,
     NUMBER,
     OPTIONAL,
-    OPTIONAL_AMOUNT,
+    OPTIONAL_NUMBER,
+    REAL,
     TEXT,
     TEXTS,
     TIME,
     Schema,
     list_schema,
+    optional_ref,
     record_schema,
     ref,
 )
-
-REAL: Schema = {"type": "number"}
-
-
-def optional(name: str) -> Schema:
-    return {"anyOf": [ref(name), {"type": "null"}]}
-
-
-def _extended(name: str, fields: Mapping[str, Schema]) -> Schema:
-    """A schema of the older routes with more fields."""
-    base = openapi.SCHEMAS[name]
-    more = record_schema(fields)
-    return {
-        **base,
-        "properties": {**base["properties"], **more["properties"]},
-        "required": [*base["required"], *more["required"]],
-    }
+from nstance.admin.shard import costs, records, unknown_vms
+from nstance.admin.shard.shapes import Kind
 
 
 def with_errors(fields: Mapping[str, Schema]) -> Schema:
@@ -66,26 +53,17 @@ PROBLEM: Schema = {
 
 SCHEMAS: Mapping[str, Schema] = {
     "Problem": PROBLEM,
-    "ShardError": openapi.SCHEMAS["ShardError"],
-    "Revision": openapi.SCHEMAS["Revision"],
-    "Cost": openapi.SCHEMAS["Cost"],
-    "Group": _extended("Group", {"infra_hash runtime_hash": OPTIONAL}),
-    "Instance": _extended("Instance", {"report": optional("Report")}),
-    "ListedInstance": openapi.SCHEMAS["Instance"],
-    "Report": record_schema(
-        {
-            "version": TEXT,
-            "uptime_seconds cpu_percent memory_percent disk_percent load1": REAL,
-            "files_hash wanted_files_hash files_error": OPTIONAL,
-            "files": list_schema(record_schema({"name sha256": TEXT, "expires": TIME})),
-        }
-    ),
-    "Event": _extended("Event", {"id": NUMBER, "trouble": FLAG}),
-    "Action": record_schema({"shard group action reason message": TEXT, "instance_id": OPTIONAL}),
-    "RolloutPlan": record_schema(
-        {"shard order": TEXT, "instances at_once estimate_ms extra_vm_ms": NUMBER, "held": OPTIONAL}
-    ),
-    "CostPlan": record_schema({"shard currency": TEXT, "hourly_before hourly_after once": OPTIONAL_AMOUNT}),
+    "ShardError": openapi.SHARD_ERROR,
+    "Revision": records.REVISION.schema,
+    "Cost": costs.COST.schema,
+    "Group": records.GROUP_WITH_HASHES.schema,
+    "Instance": records.INSTANCE_WITH_REPORT.schema,
+    "ListedInstance": records.INSTANCE.schema,
+    "Report": records.REPORT.schema,
+    "Event": records.NUMBERED_EVENT.schema,
+    "Action": records.ACTION.schema,
+    "RolloutPlan": records.ROLLOUT_PLAN.schema,
+    "CostPlan": costs.COST_PLAN.schema,
     "Plan": with_errors(
         {
             "plan": list_schema(ref("Action")),
@@ -106,36 +84,17 @@ SCHEMAS: Mapping[str, Schema] = {
             "warnings": TEXTS,
         }
     ),
-    "Config": record_schema(
-        {"shard etag leader cluster": TEXT, "last_modified": TIME, "size epoch": NUMBER, "errors": TEXTS}
-    ),
-    "Refreshed": record_schema(
-        {
-            "shard previous_etag etag": TEXT,
-            "updated": FLAG,
-            "errors needs_restart warnings": TEXTS,
-            "plan": list_schema(ref("Action")),
-        }
-    ),
-    "ControlPlane": record_schema(
-        {
-            "leader": TEXT,
-            "epoch leading_ms": NUMBER,
-            "provider_rate": REAL,
-            "standbys": list_schema(record_schema({"server": TEXT, "answered_ms": NUMBER})),
-            "metrics": list_schema(
-                record_schema({"name": TEXT, "labels": {"type": "object", "additionalProperties": TEXT}, "value": REAL})
-            ),
-        }
-    ),
+    "Config": records.CONFIG.schema,
+    "Refreshed": records.REFRESHED.plus(("plan", Kind(list_schema(ref("Action"))))).schema,
+    "ControlPlane": records.CONTROL_PLANE.schema,
     "Term": record_schema({"leader": TEXT, "epoch": NUMBER, "since": TIME}),
     "Shard": record_schema(
         {
             "shard tenant": TEXT,
             "reachable": FLAG,
             "error": OPTIONAL,
-            "control_plane": optional("ControlPlane"),
-            "config": optional("Config"),
+            "control_plane": optional_ref("ControlPlane"),
+            "config": optional_ref("Config"),
             "unknown_vms": NUMBER,
             "storage_errors_at identity_expires read_at": TIME,
             "terms": list_schema(ref("Term")),
@@ -151,14 +110,8 @@ SCHEMAS: Mapping[str, Schema] = {
             "differs": TEXTS,
         }
     ),
-    "UnknownVm": record_schema(
-        {
-            "shard instance_id provider_id group state why": TEXT,
-            "first_seen created": TIME,
-            "ipv4 ipv6": OPTIONAL,
-        }
-    ),
-    "History": openapi.SCHEMAS["History"],
+    "UnknownVm": unknown_vms.UNKNOWN_VM.schema,
+    "History": openapi.HISTORY,
     "Sizes": record_schema(
         {
             "shard group": TEXT,
@@ -176,7 +129,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Forecast": record_schema(
         {
             "id shard scenario state": TEXT,
-            "agents": {"type": ["integer", "null"]},
+            "agents": OPTIONAL_NUMBER,
             "hours": REAL,
             "all_spot": FLAG,
             "started finished": TIME,

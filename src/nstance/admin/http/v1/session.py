@@ -7,7 +7,6 @@ from aiohttp import web
 from nstance.admin.client import Client
 from nstance.admin.http import problems
 from nstance.admin.http.access import CALLER, HEADERS, Access, Caller
-from nstance.admin.http.openapi import ref
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import LOGINS, RateLimit
 from nstance.admin.http.sessions import COOKIE, LIFE_SECONDS, Sessions
@@ -15,6 +14,7 @@ from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import answer
 from nstance.admin.http.v1.routing import Call, RouteGroup, route
+from nstance.admin.json_schema import ref
 from nstance.clock import Clock
 from nstance.model.roles import Role
 

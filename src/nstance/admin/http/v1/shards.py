@@ -6,11 +6,11 @@ from aiohttp import web
 
 from nstance.admin.client import Client
 from nstance.admin.http.fleet import Fleet
-from nstance.admin.http.openapi import FLAG, TEXT, list_schema, record_schema, ref
 from nstance.admin.http.v1 import fields, schemas
 from nstance.admin.http.v1.fields import field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import ONE_OR_ALL, SHARD, Call, RouteGroup, changing, route
+from nstance.admin.json_schema import FLAG, TEXT, list_schema, record_schema, ref
 from nstance.admin.shard import diff, overview, records
 from nstance.clock import Clock
 from nstance.model.roles import Role
@@ -82,7 +82,10 @@ class ShardRoutes(RouteGroup):
     async def refresh(self, call: Call) -> web.Response:
         answers = await self._shards.change(call, lambda client: client.call("RefreshConfig", dry_run=call.is_dry_run))
         found = [
-            {**records.refreshed(shard, each), "plan": [records.action(shard, action) for action in each.plan]}
+            {
+                **records.REFRESHED.fill(each, shard=shard),
+                "plan": records.actions(shard, each.plan),
+            }
             for shard, each in answers.results
         ]
         return answer(call, {"shards": found}, answers)
