@@ -140,7 +140,7 @@ class Schedule:
 async def run_seed(seed: int, size: int, url: str = "") -> Counter[str]:
     """Raises AssertionError with what is wrong."""
     with tempfile.TemporaryDirectory(prefix="nst-aws-") as folder:
-        async with aws_servers(Path(folder), Rules(page_size=20), url=url) as world:
+        async with aws_servers(Path(folder), Rules(page_size=20, remembers_listings=True), url=url) as world:
             schedule = Schedule(world, seed, size)
             await schedule.run()
             launched = world.stand_in.books.count("RunInstances")
