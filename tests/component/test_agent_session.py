@@ -155,8 +155,9 @@ async def test_it_waits_until_the_goodbye_is_confirmed(server: AgentServer, agen
     await eventually(lambda: server.last_seen.reports)
     stopping = asyncio.create_task(agent.stop())
     await eventually(lambda: server.last_seen.goodbyes)
-    done, _ = await asyncio.wait({stopping}, timeout=0.3)
-    assert not done
+    server.push({"a.txt": b"1"}, "sha256:1")
+    await eventually((agent.recv / "a.txt").exists)  # it is still there
+    assert not stopping.done()
     server.hold_goodbyes.set()
     await stopping
 
