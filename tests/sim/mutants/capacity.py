@@ -92,9 +92,17 @@ CAPACITY: tuple[Mutant, ...] = (
     Mutant(
         "a-full-host-stays-full",
         "nstance.core.offers",
-        "    return _without(exhausted, ours | {key for key in exhausted if key.scope is CapacityScope.HOST})\n",
-        "    return _without(exhausted, ours)\n",
+        "    shared = {key for key in exhausted if key.scope is CapacityScope.HOST}\n",
+        "    shared = set[CapacityKey]()\n",
         "a group waits for minutes although memory of the host is free again",
+        tests=OFFERS,
+    ),
+    Mutant(
+        "the-quota-of-a-type-stays-reached",
+        "nstance.core.offers",
+        "    shared |= {key for key in exhausted if key.scope is CapacityScope.TYPE_QUOTA and key.market == offer.market}\n",
+        "",
+        "a group waits for minutes although an instance has given back what its type's quota needs",
         tests=OFFERS,
     ),
     Mutant(
