@@ -128,7 +128,7 @@ test-proxmox: tools $(FAKEPVE)/bin/fakepve ## Run the tests of the provider prox
 	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_PROXMOX_SCHEDULES=300 NSTANCE_FIRST_SEED=$(START) $(BIN)/pytest -q -k proxmox tests/contracts/test_provider_contract.py tests/component/test_provider_proxmox.py tests/component/test_deploy_proxmox.py
 
 test-hybrid: tools $(FAKEPVE)/bin/fakepve $(MOTO)/.$(MOTO_VERSION) ## Run one cluster with shards on all providers whose stand-ins can be installed
-	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -s -n 0 tests/component/test_hybrid.py
+	NSTANCE_FAKEPVE=$(FAKEPVE)/bin/fakepve NSTANCE_MOTO=$(or $(NSTANCE_MOTO),$(MOTO)/bin/moto_server) $(BIN)/pytest -q -s -n 0 tests/component/test_hybrid.py tests/e2e/test_hybrid_processes.py
 
 test-pythons: install ## Run the smoke test and the agent tests with the oldest and newest Python (PYTHONS=)
 	@PYTHONS="$(PYTHONS)" scripts/test-pythons.sh

@@ -104,7 +104,8 @@ mv "$work/vmlinuz" "$work/initrd.gz" "$work/nstance-guest.qcow2" "$dir/"
 
 # 4. A booted machine that waits for its seed: VMs that are restored from it start in seconds.
 echo "vm-image: 4/4 saving the state of a booted machine"
+# no_timer_check: on a busy host an emulated timer is late, which the kernel takes for a broken one and hangs.
 "$python" -m nstance.providers.qemu.save_state --image "$dir/nstance-guest.qcow2" --kernel "$dir/vmlinuz" \
-  --initrd "$dir/initrd.gz" --append "console=ttyS0 quiet unknown_nmi_panic" --size cpu:1,memory:256 \
+  --initrd "$dir/initrd.gz" --append "console=ttyS0 quiet unknown_nmi_panic no_timer_check" --size cpu:1,memory:256 --timeout 900 \
   --until "nstance: waiting for the seed" "$dir/state"
 echo "vm-image: ready in $dir"

@@ -74,5 +74,5 @@ async def test_a_pool_is_spread_over_providers_and_each_dark_one_costs_only_its_
 
 def test_the_examples_on_the_page_are_valid_and_make_one_pool() -> None:
     examples = [load.load(text) for text in docs_pages.blocks("hybrid.md", "jsonc")]
-    assert {each.shard.infra.provider for each in examples} == {"aws", "proxmox"}
+    assert {each.shard.infra.provider for each in examples} == {"aws", "gcp", "proxmox", "qemu"}
     assert len({(each.cluster.id, *each.groups, *each.templates) for each in examples}) == 1

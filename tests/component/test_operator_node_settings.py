@@ -1,10 +1,13 @@
 """What a pool gives its Nodes, how far it may grow, and a pod that is bound to its own node."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from component.operator_world import KUBERNETES, Cluster, operating
+from component.test_operator_pools import make_pool
+from component.whole_server import Json, World
 from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.operator.controllers import resources
@@ -69,6 +72,30 @@ async def test_a_pool_does_not_grow_beyond_its_limit(tmp_path: Path, kubernetes:
         assert sum(len(cluster.running(each, "web")) for each in cluster.shards) == 3
         await set_pool(cluster, {"limits": {"instances": 4}})
         await cluster.until(lambda: sum(len(cluster.running(each, "web")) for each in cluster.shards) == 4)
+
+
+def priced_world(dir: Path, settings: Json, **more: Any) -> World:
+    """A shard that knows what an instance costs."""
+    settings["shard"]["prices"] = {"currency": "EUR", "hourly": {"*": 0.1}}
+    return World(dir, settings, **more)
+
+
+async def test_a_pool_does_not_cost_more_than_its_limit(tmp_path: Path, kubernetes: str) -> None:
+    """A new one neither: nothing is ordered before its price is known."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {}, "zone-b": {}}, make_world=priced_world) as cluster:
+        await make_pool(cluster, "jobs", 5, list(cluster.shards), template="web", limits={"hourlyCost": 0.3})
+
+        async def is_limited() -> bool:
+            pool = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "jobs")
+            return resources.condition(pool or {}, "Ready").get("message") == (
+                "3 ready; 5 wanted, spec.limits.hourlyCost allows 3, at 0.1 EUR each"
+            )
+
+        await cluster.until(is_limited)
+        assert [len(world.agents) for world in cluster.shards.values()] == [2, 1]
+        change = {"spec": {"limits": {"hourlyCost": 0.45}}}
+        await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, "jobs", change, namespace=cluster.namespace)
+        await cluster.until(lambda: sum(len(cluster.running(each, "jobs")) for each in cluster.shards) == 4)
 
 
 async def test_a_pod_with_the_gate_is_bound_to_its_own_node(tmp_path: Path, kubernetes: str) -> None:

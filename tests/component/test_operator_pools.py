@@ -8,7 +8,9 @@ import pytest
 
 from component.operator_world import KUBERNETES, REAL, Cluster, operating
 from nstance.kube import errors, kinds
+from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
+from nstance.operator.controllers import resources
 from support import real_kube
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
@@ -308,12 +310,18 @@ async def test_fields_that_are_removed_go_back_to_the_template(tmp_path: Path, k
         # What was set at the shard alone stays, and a condition names it.
         await operator.call("UpsertGroup", key="web", config={"instance_type": "huge", "size": 0})
 
-        async def named() -> bool:
-            item = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a") or {}
-            found = [each for each in item["status"]["conditions"] if each["type"] == "InSync"]
-            return bool(found) and found[0]["status"] == "False" and "instanceType is 'huge'" in found[0]["message"]
+        expected = "set at the shard and not named here: instanceType is 'huge'"
+        named = (
+            (kinds.NSTANCE_SHARD_GROUP, "web--zone-a", ""),
+            (kinds.NSTANCE_MACHINE_POOL, "nstance-web", "zone-a: "),
+        )
+        for kind, name, shard in named:
 
-        await cluster.until(named)
+            async def says(kind: Kind = kind, name: str = name, message: str = shard + expected) -> bool:
+                found = resources.condition(await cluster.get(kind, name) or {}, "InSync")
+                return (found.get("status"), found.get("message")) == ("False", message)
+
+            await cluster.until(says)
 
 
 async def test_a_mistyped_shard_does_not_keep_a_pool(tmp_path: Path, kubernetes: str) -> None:

@@ -395,18 +395,30 @@ async def test_the_default_command_is_the_real_agent() -> None:
         assert await door.delete(vm.id, None) is Status.DELETED
 
 
-async def test_a_vanished_directory_is_an_error_until_it_is_made_anew(world: LocalWorld) -> None:
-    """Nothing is read as gone; the next create makes the directory again."""
+async def test_a_vanished_directory_is_an_error_until_it_is_back(world: LocalWorld) -> None:
+    """Nothing is read as gone, also not where an empty folder is left, as of a disk that is not mounted. A create does not
+    make the directory again: then all others would be gone, while their processes run."""
     door = world.door(HERE)
     vm = await door.create(request())
-    with world.broken_listing():
-        for call in (door.get(vm.id, None), door.delete(vm.id, None), door.list()):
-            with pytest.raises(errors.UnavailableError):
-                await call
-    assert (await door.get(vm.id, None)).status is Status.RUNNING
+    for is_mount_point in (False, True):
+        with world.broken_listing():
+            if is_mount_point:
+                world.root.mkdir()
+            for call in (
+                door.get(vm.id, None),
+                door.create(request()),
+                door.delete(vm.id, None),
+                door.get(vm.id, None),
+                door.list(),
+            ):
+                with pytest.raises(errors.UnavailableError, match="expected the folder of instances"):
+                    await call
+            if is_mount_point:
+                world.root.rmdir()
+        assert (await door.get(vm.id, None)).status is Status.RUNNING
     await door.delete(vm.id, None)
     shutil.rmtree(world.root)
-    assert (await door.create(request())).status is Status.RUNNING
+    assert (await world.door(HERE).create(request())).status is Status.RUNNING, "a restarted server makes it again"
 
 
 async def test_a_session_without_the_mark_is_somebody_elses() -> None:

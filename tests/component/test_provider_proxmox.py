@@ -102,6 +102,24 @@ async def test_a_refused_configuration_removes_the_clone(world: ProxmoxWorld) ->
     await nothing_left(world)
 
 
+async def test_a_refusal_after_the_start_does_not_say_that_nothing_was_created(world: ProxmoxWorld) -> None:
+    """A right that was taken away meanwhile: the VM runs, and the repeat finishes it."""
+    asked, door = request(), world.door(HERE)
+    start = door._start  # type: ignore[attr-defined]
+
+    async def start_without_rights(vm: object) -> None:
+        await start(vm)
+        world.stand_in.rules.append(Rule("PUT", "/config", 403, "Permission check failed (/vms/1, VM.Config.Options)"))
+
+    door._start = start_without_rights  # type: ignore[attr-defined]
+    with pytest.raises(errors.UnknownOutcomeError, match=r"VM\.Config\.Options"):
+        await door.create(asked)
+    assert world.count(asked.id) == 1
+    assert (await world.door(HERE).create(asked)).status is Status.RUNNING
+    assert await _deleted(door, asked.id)
+    await nothing_left(world)
+
+
 async def test_a_disk_that_was_not_resized_is_resized_by_the_repeat(world: ProxmoxWorld) -> None:
     """The VM is not started with the small disk of its template."""
     asked, door = request(instance_type="cpu:1,memory:64,disk:9"), world.door(HERE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from contracts import provider_worlds as worlds
 from contracts.provider_worlds import QemuWorld, marked, request, scope, tick_until
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, machine_size, port, registry
+from nstance.providers import errors, launch, machine_size, port, registry
 from nstance.providers.port import Status
 from nstance.providers.qemu import acceleration, machine, qmp, save_state, saved_state
 from nstance.providers.qemu import provider as qemu
@@ -58,6 +59,25 @@ async def test_a_vm_says_why_it_ended(world: QemuWorld, command: str | None, rea
         with qmp.monitor(world.root / vm.id) as monitor:
             monitor.execute(command)
     assert (await ended(world, world.door(HERE), vm.id)).end_reason == reason
+
+
+async def test_vms_of_a_host_that_was_rebooted_are_stopped_and_leave_nothing(world: QemuWorld) -> None:
+    """Their process numbers belong to others by now."""
+    vm = await world.door(HERE).create(request())
+    world.end_by_hand(vm.id)
+    path = world.root / vm.id / launch.PROCESS
+    known = json.loads(path.read_text())
+    stranger = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        path.write_text(json.dumps({"pid": stranger.pid, "start": f"another-boot:{known['start'].partition(':')[2]}"}))
+        door = world.door(HERE)
+        assert [(each.id, each.status) for each in await door.list()] == [(vm.id, Status.STOPPED)]
+        assert await door.delete(vm.id, vm.provider_id) is Status.DELETED
+        assert stranger.returncode is None
+    finally:
+        stranger.kill()
+        assert await stranger.wait() == -signal.SIGKILL, "it ran until now"
+    assert [each.name for each in world.root.iterdir() if not each.name.startswith(".")] == []
 
 
 async def test_a_reset_keeps_the_vm_and_a_paused_one_is_running(world: QemuWorld) -> None:
@@ -145,6 +165,34 @@ async def test_creates_at_the_same_time_do_not_share_the_last_memory() -> None:
         answers = await asyncio.gather(*creates, return_exceptions=True)
         assert sum(isinstance(each, errors.NoCapacityError) for each in answers) == 4, answers
         assert sum([len(await door.list()) for door in doors]) == 4
+
+
+async def test_a_full_disk_is_no_capacity_until_a_vm_is_gone() -> None:
+    """To delete a VM needs no space: it is what makes some."""
+    async with worlds.qemu_world() as world:
+        world.root.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(world.root)]
+        if (await asyncio.to_thread(subprocess.run, command, capture_output=True)).returncode:
+            pytest.skip("only root can mount a small file system")
+        try:
+            door = world.door(HERE)
+            vm = await door.create(request())
+            with (world.root / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+                while True:
+                    ballast.write(b"x" * 4096)
+            with pytest.raises(errors.NoCapacityError, match="No space left") as caught:
+                await door.create(request())
+            assert (caught.value.scope, caught.value.subject) == (errors.CapacityScope.HOST, "disk of this host")
+            assert [each.id for each in await door.list()] == [vm.id]
+            assert await door.delete(vm.id, None) is Status.DELETED
+            assert marked(vm.id) == []
+            with pytest.raises(errors.PermanentError, match="was deleted"):
+                await door.create(request(vm.id))
+            assert (await door.create(request())).status is Status.RUNNING
+        finally:
+            await world.end()
+            await asyncio.to_thread(subprocess.run, ["umount", "-l", str(world.root)], check=True)
+            world.root.rmdir()
 
 
 async def test_a_guest_gets_its_time_to_shut_down() -> None:
@@ -296,6 +344,15 @@ asyncio.run(main())
 """
 
 
+def save_state_files(folder: Path, size: str) -> None:
+    """What a saved state looks like."""
+    folder.mkdir()
+    for name in (saved_state.MEMORY, machine.DISK):
+        (folder / name).touch()
+    state = saved_state.SavedState(qemu=saved_state.version(BINARY), acceleration=Acceleration.TCG, size=size)
+    saved_state.write(folder, state)
+
+
 async def test_the_check_before_a_start_finds_everything_with_its_path(tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
@@ -313,8 +370,13 @@ async def test_the_check_before_a_start_finds_everything_with_its_path(tmp_path:
         launch("state", State="none"),
         launch("large", "cpu:1,memory:2000"),
         launch("broken", Image="text.qcow2", Initrd="/none"),
+        launch("small", "cpu:1,memory:16,disk:1", Image="large.raw"),
+        launch("other", "cpu:1,memory:32", State="saved"),
     ]
     (images / "blank.raw").write_bytes(b"\0" * 1024)
+    (images / "large.raw").touch()
+    os.truncate(images / "large.raw", 2 * 1024**3)
+    save_state_files(images / "saved", "cpu:1,memory:16")
     plan = port.CloudPlan(launches=launches, subnet_pools={"main": ["br-other"]})
     faults = {".".join(map(str, fault.path)): fault.text for fault in await door.preflight(plan)}
     await door.close()
@@ -326,6 +388,8 @@ async def test_the_check_before_a_start_finds_everything_with_its_path(tmp_path:
         "templates.state.args.State": f"expected a saved machine state in {images / 'none'}",
         "templates.large.instance_type": "expected at most 1000 MiB for all VMs",
         "templates.broken.args.Initrd": "expected a file in argument Initrd",
+        "templates.small.instance_type": "expected a disk of at least 2 GiB",
+        "templates.other.instance_type": "expected instance type cpu:1",
     }
     assert list((tmp_path / "instances").glob("vm*")) == []
 

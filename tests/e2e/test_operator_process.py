@@ -227,6 +227,8 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
     ):
         await world.start()
         await _prepare(kube, namespace, world, tmp_path)
+        elsewhere = f"{namespace}-theirs"
+        await kube.create(kinds.NAMESPACE, {"metadata": {"name": elsewhere}})
         with ports.claimed() as base:
             await kube.create(kinds.VALIDATING_WEBHOOK, _hooks(f"https://127.0.0.1:{base + 2}/validate", namespace))
             try:
@@ -243,6 +245,12 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
                     scale = ("scale", "nstanceshardgroup", "web--zone-a", "--replicas=3", f"--namespace={namespace}")
                     with pytest.raises(real_kube.Failed, match="scale the MachinePool"):
                         await asyncio.to_thread(real_kube.kubectl, Path(REAL), *scale)
+                # Without an operator, only changes of what it guards have to wait, and only in its own namespace.
+                await _patch_pool(kube, namespace, {"vars": None, "limits": {"instances": 1}, "instanceType": "large"})
+                with pytest.raises(errors.InvalidError, match="failed calling webhook"):
+                    await _patch_by_hand(kube, namespace, {"providerIDList": ["dev:///mine"]})
+                pool: Object = {"metadata": {"name": "theirs"}, "spec": {"group": "web", "shards": ["zone-a"]}}
+                await kube.create(kinds.NSTANCE_MACHINE_POOL, pool, namespace=elsewhere)
             finally:
                 await kube.delete(kinds.VALIDATING_WEBHOOK, WEBHOOK_CONFIGURATION)
 

@@ -103,6 +103,9 @@ class Permissions:
                 yield Need("ec2:RunInstances", self._ec2(kind, id))
         if params.get("InstanceMarketOptions.MarketType") == "spot":
             yield Need("ec2:RunInstances", self._ec2("spot-instances-request", "*"))
+            if "spot-instances-request" in tags:
+                context = {"ec2:CreateAction": "RunInstances"}
+                yield Need("ec2:CreateTags", self._ec2("spot-instances-request", "*"), context)
         for name in _values(params, "KeyName"):
             yield Need("ec2:RunInstances", self._ec2("key-pair", name))
 

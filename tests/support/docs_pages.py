@@ -87,7 +87,11 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "nstance-admin": "needs these shards; make test-terraform registers and drains one",
     },
     "secrets.md": {"aws kms": "needs AWS; test_aws_secrets.py makes such a key with moto"},
-    "hybrid.md": {"kubectl": "needs a cluster with the operator; test_hybrid.py scales such a pool"},
+    "hybrid.md": {
+        "kubectl": "needs a cluster with the operator; test_hybrid.py scales such a pool",
+        "make test-hybrid": "takes minutes and installs stand-ins",
+        "nstance-server": "needs the bucket; test_hybrid_processes.py starts one of each shard",
+    },
     "load-balancers.md": {"jq": "needs jq and nginx; test_load_balancers.py reads such a file"},
     "qemu.md": {
         "make vm-image": "takes minutes and needs mmdebstrap; make test-vm runs it",

@@ -16,6 +16,7 @@ from nstance.aws.encoding import parse_xml
 from nstance.dev.aws import moto
 
 REGION = "eu-north-1"
+SECONDS = 120.0  # for a call: the first one loads all that moto knows of EC2
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
 
 
@@ -58,5 +59,5 @@ def moto_call(url: str, action: str, params: dict[str, str] | None = None, *, se
     body = urllib.parse.urlencode({"Action": action, "Version": version, **(params or {})}).encode()
     scope = f"Credential=test/20260101/{REGION}/{service}/aws4_request"
     headers = {"Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0"}
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as reply:
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=SECONDS) as reply:
         return parse_xml(reply.read())

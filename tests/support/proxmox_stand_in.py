@@ -36,7 +36,7 @@ from support import ports
 
 TOKEN = "root@pam!nstance"
 SECRET = "not-a-secret"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,23 @@ _SCALARS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 
 
+_SPOT_TYPE = ("InstanceMarketOptions", "SpotOptions", "SpotInstanceType")
+
+
 def find_faults(args: Mapping[str, object]) -> Iterator[Fault]:
     """Paths are below `args`."""
-    return _structure(args, RUN_INSTANCES, ())
+    yield from _structure(args, RUN_INSTANCES, ())
+    yield from find_persistent_request(args)
+
+
+def find_persistent_request(args: Mapping[str, object]) -> Iterator[Fault]:
+    """EC2 would create the instance again after its end, without our tags: a VM that nobody knows."""
+    value: object = args
+    for name in _SPOT_TYPE:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, str) and value != "one-time" and "{{" not in value:
+        why = "EC2 creates the instance of a persistent request again after Nstance has deleted it"
+        yield Fault(_SPOT_TYPE, f"expected one-time, found {value!r}: {why}")
 
 
 def _structure(given: Mapping[str, object], fields: Mapping[str, Any], path: Path) -> Iterator[Fault]:

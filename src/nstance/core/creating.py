@@ -250,11 +250,16 @@ def _fall_back(draft: Draft, instance: Instance, message: str) -> None:
 
 def _on_server_error(draft: Draft, instance: Instance, scope: CapacityScope, message: str) -> None:
     """An offer on which the provider keeps failing is left if there is another one. A VM may exist in it by now, so a new
-    instance takes the place. An on-demand instance stays: its ID was given by the caller."""
+    instance takes the place. An on-demand instance stays: its ID was given by the caller.
+
+    When all offers fail, the provider is away, and every attempt would leave a record behind. So the group has at most as
+    many attempts of unknown outcome as it has instances: while the provider is away their outcome stays unknown."""
     desired, calls = rollout.group_of(draft, instance), draft.observation(instance.id).calls
     errors = calls.server_errors + 1
     draft.observe(instance.id, calls=replace(calls, server_errors=errors))
     if errors < offers.MAX_SERVER_ERRORS or desired is None or instance.on_demand:
+        return
+    if sum(m.state is State.DELETING and m.provider_id is None for m in draft.members.values()) >= desired.size:
         return
     here = offers.offer_of(instance)
     key = offers.capacity_key(here, scope, instance.infra_hash)

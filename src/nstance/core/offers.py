@@ -35,6 +35,8 @@ def capacity_key(offer: Offer, scope: CapacityScope, revision: str) -> CapacityK
             return CapacityKey(scope, subnet=subnet)
         case CapacityScope.HOST:  # the arguments may exclude some of the machines
             return CapacityKey(scope, instance_type=instance_type, revision=revision)
+        case CapacityScope.TYPE_QUOTA:  # which types share it is not known
+            return CapacityKey(scope, market, instance_type, revision="" if market and instance_type else revision)
         case CapacityScope.QUOTA:
             return CapacityKey(scope)
         case _:
@@ -90,7 +92,9 @@ def mark_available(exhausted: ExhaustedOffers, offer: Offer, revision: str, *, a
 def mark_freed(exhausted: ExhaustedOffers, offer: Offer, revision: str) -> ExhaustedOffers:
     """Without the limits of ours that the end of a VM in this offer makes room in."""
     ours = {capacity_key(offer, scope, revision) for scope in (CapacityScope.SUBNET, CapacityScope.QUOTA)}
-    return _without(exhausted, ours | {key for key in exhausted if key.scope is CapacityScope.HOST})
+    shared = {key for key in exhausted if key.scope is CapacityScope.HOST}
+    shared |= {key for key in exhausted if key.scope is CapacityScope.TYPE_QUOTA and key.market == offer.market}
+    return _without(exhausted, ours | shared)
 
 
 def _without(exhausted: ExhaustedOffers, keys: Set[CapacityKey]) -> ExhaustedOffers:

@@ -181,7 +181,16 @@ SPECS: dict[Kind, Schema] = {
                 "node": _NODE,
                 "limits": _fields(
                     "Bounds of the pool, whatever its replicas say.",
-                    {"instances": _number("It does not grow beyond this number; it is never shrunk to it.", minimum=0)},
+                    {
+                        "instances": _number(
+                            "It does not grow beyond this number; it is never shrunk to it.", minimum=0
+                        ),
+                        "hourlyCost": {
+                            "type": "number",
+                            "description": "The same for what its instances cost per hour, at the prices of the shards.",
+                            "minimum": 0,
+                        },
+                    },
                 ),
                 "providerIDList": _texts("Set by the operator: the provider IDs of the pool's VMs."),
             },

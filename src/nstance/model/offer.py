@@ -13,6 +13,7 @@ class CapacityScope(Enum):
     INSTANCE_TYPE = "instance-type"
     SUBNET = "subnet"
     HOST = "host"  # machines of our own: a smaller type may fit, and the end of any VM makes room
+    TYPE_QUOTA = "type-quota"  # of the account, for a market and a family of types: another one may help
     QUOTA = "quota"  # of the account: no other offer helps
 
 

@@ -18,7 +18,7 @@ def translated(refused: type[E], to_error: Callable[[E], errors.ProviderError], 
     try:
         yield
     except NotSentError as problem:  # also CredentialsError
-        raise errors.UnavailableError(str(problem)) from problem
+        raise errors.OutOfReachError(str(problem)) from problem
     except NoAnswerError as problem:
         kind = errors.UnknownOutcomeError if changes else errors.UnavailableError
         raise kind(str(problem)) from problem
@@ -41,5 +41,7 @@ def exhausted(scope: errors.CapacityScope, request: CreateRequest) -> str:
             return request.market or "on-demand"
         case errors.CapacityScope.INSTANCE_TYPE | errors.CapacityScope.QUOTA:
             return request.instance_type
+        case errors.CapacityScope.TYPE_QUOTA:
+            return " ".join(filter(None, (request.market, request.instance_type)))
         case _:
             return " ".join(filter(None, (request.market, request.instance_type, request.subnet)))

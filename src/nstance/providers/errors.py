@@ -54,6 +54,10 @@ class UnavailableError(ProviderError):
     code = "unavailable"
 
 
+class OutOfReachError(UnavailableError):
+    """The provider was not reached, or does not accept the credentials: that says nothing about an offer."""
+
+
 class UnknownOutcomeError(ProviderError):
     """It may have happened, or may still happen. Look it up by its ID, or repeat it with the same ID."""
 

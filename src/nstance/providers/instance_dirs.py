@@ -27,7 +27,7 @@ from nstance.providers import errors, launch, processes
 _LOCK_STEP_SECONDS = 0.02
 _LOCK_STEPS = 750  # 15 seconds: longer than a create or delete takes
 _FOLDERS = ("identity", "keys", "recv")
-_DELETED = b"deleted\n"
+_DELETED_BYTES = 8
 
 
 class UnreadableError(Exception):
@@ -82,6 +82,14 @@ class InstanceDirs:
         for name in sorted(unused, key=lambda name: name[4:])[: -self._max_remembered]:
             (self._ids / name).unlink(missing_ok=True)
 
+    def check_root(self) -> None:
+        """A root that is away is an error, not an absence, and so is the empty place where its disk is mounted."""
+        if not self._ids.is_dir():
+            raise FileNotFoundError(
+                f"expected the folder of instances at {self.root}, found none: mount its disk; if they are gone for good, "
+                "restart the server, which makes it again"
+            )
+
     def directory(self, id: InstanceId) -> Path:
         if not ids.is_instance_id(id):
             raise errors.PermanentError(f"expected an instance ID like knc-01jw51srryegh9snf9cmeh3k4q, found {id!r}")
@@ -90,6 +98,7 @@ class InstanceDirs:
     @contextlib.contextmanager
     def lock(self, id: InstanceId) -> Iterator[Lock]:
         """Lock an instance against other processes."""
+        self.check_root()
         descriptor = _locked(self._ids / self.directory(id).name, os.O_RDWR | os.O_CREAT)
         try:
             yield Lock(descriptor, is_deleted=os.fstat(descriptor).st_size > 0)
@@ -130,7 +139,7 @@ class InstanceDirs:
         try:
             mode = directory.lstat().st_mode
         except FileNotFoundError:
-            os.stat(self.root)  # a vanished root is an error, not an absence
+            self.check_root()
             return None
         if not stat.S_ISDIR(mode):
             raise UnreadableError(f"expected a directory, found something else at {directory}")
@@ -167,8 +176,9 @@ class InstanceDirs:
             return False
 
     def mark_deleted(self, lock: Lock) -> None:
-        """Mark the ID as deleted: it can never be used again."""
-        os.pwrite(lock.descriptor, _DELETED, 0)
+        """Mark the ID as deleted: it can never be used again. A hole in the file, which a full disk has room for: what is
+        deleted makes room."""
+        os.ftruncate(lock.descriptor, _DELETED_BYTES)
         os.fsync(lock.descriptor)
         self._deletions += 1
         if self._deletions % self._sweep_every == 0:

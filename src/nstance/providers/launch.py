@@ -1,8 +1,8 @@
-"""The launcher of an agent process: records the process, then becomes the agent.
+"""The launcher of an instance's process, an agent or QEMU: records the process, then becomes it.
 
-The process records itself before it becomes the agent, and a second one that finds a record exits at once. So a server
-may die at any moment of a create, and repeating the create never starts a second agent. The trap is the moment between
-the start and the record: a detached process inherits the instance's lock and keeps it until it is the agent.
+The process records itself before it becomes the agent or QEMU, and a second one that finds a record exits at once. So a
+server may die at any moment of a create, and repeating the create never starts a second one. The trap is the moment
+between the start and the record: a detached process inherits the instance's lock and keeps it until then.
 """
 
 import json
@@ -62,11 +62,14 @@ def _record_process(directory: Path) -> None:
     pid = os.getpid()
     body = json.dumps({"pid": pid, "start": processes.start_of(pid)})
     temporary = directory / f".{PROCESS}.{pid}"
-    temporary.write_text(body)
+    with temporary.open("w") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())  # an empty record, as after a power cut, would say that nobody knows whether it runs
     try:
         os.link(temporary, directory / PROCESS)  # fails if there is one
     except FileExistsError:
-        raise SystemExit(f"the agent in {directory} was started already") from None
+        raise SystemExit(f"the process in {directory} was started already") from None
     finally:
         temporary.unlink()
     temporary_pid = directory / f".{PID}.{pid}"

@@ -112,7 +112,6 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def _create(self, request: port.CreateRequest) -> port.Vm:
-        self._dirs.prepare()
         with self._dirs.lock(request.id) as lock:
             if lock.is_deleted:
                 raise errors.deleted(request.id)
@@ -215,6 +214,7 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         return self._describe(record)
 
     def _list(self) -> Sequence[port.Vm]:
+        self._dirs.check_root()
         found = []
         for id in self._dirs.ids():
             try:

@@ -14,6 +14,7 @@ _SCOPES: dict[tuple[bool, ...], CapacityScope] = {
     (False, False, False): CapacityScope.QUOTA,
     (True, False, False): CapacityScope.MARKET,
     (False, True, False): CapacityScope.INSTANCE_TYPE,
+    (True, True, False): CapacityScope.TYPE_QUOTA,
     (False, False, True): CapacityScope.SUBNET,
 }
 

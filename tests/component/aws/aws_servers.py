@@ -17,13 +17,14 @@ from nstance.dev.aws.books import Params
 from nstance.dev.aws.moto import AMI, Moto
 from nstance.dev.aws.rules import Rules
 from nstance.dev.aws.stand_in import StandIn
-from nstance.model.ids import InstanceId
+from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, State
 from support.eventually import eventually
 from support.moto_server import KEYS, REGION, fresh_moto, moto_call
 
 TYPE = "m5.large"
 USERDATA = "{{ .Instance.ID }} {{ .Nonce }}"  # enough for a light agent
+WEB = GroupKey(TenantId("default"), GroupName("web"))
 LIVING = (State.PENDING, State.STARTING, State.RUNNING)
 
 
@@ -109,7 +110,10 @@ class AwsServers(World):
         except AssertionError as late:
             records = Counter(record.state.value for record in self._records())
             leaked, lost = self._compare(await self.stand_in.instances.existing())
-            raise AssertionError(f"leaked {leaked}, lost {lost}, records {dict(records)}") from late
+            last = Counter(action for action, _ in self.stand_in.books.calls[-500:])
+            errors = {server.lead.shard.trend(WEB).last_error for server in self.servers.values() if server.lead}
+            found = f"leaked {leaked}, lost {lost}, records {dict(records)}, last calls {dict(last)}, errors {errors}"
+            raise AssertionError(found) from late
         assert not self.problems, self.problems  # two VMs of one instance would be among them
 
     def _records(self) -> list[Instance]:

@@ -118,8 +118,9 @@ def _young_id(world: AwsWorld) -> InstanceId:
         ("UnfulfillableCapacity", CapacityScope.OFFER),
         ("SpotMaxPriceTooLow", CapacityScope.OFFER),
         ("InsufficientFreeAddressesInSubnet", CapacityScope.SUBNET),
-        ("MaxSpotInstanceCountExceeded", CapacityScope.MARKET),
-        ("VcpuLimitExceeded", CapacityScope.QUOTA),
+        ("MaxSpotInstanceCountExceeded", CapacityScope.TYPE_QUOTA),
+        ("VcpuLimitExceeded", CapacityScope.TYPE_QUOTA),
+        ("NetworkInterfaceLimitExceeded", CapacityScope.QUOTA),
     ],
 )
 async def test_no_capacity_says_of_what(
@@ -132,7 +133,7 @@ async def test_no_capacity_says_of_what(
     subjects = {
         CapacityScope.OFFER: f"spot m5.large {world.subnets[1]}",
         CapacityScope.SUBNET: world.subnets[1],
-        CapacityScope.MARKET: "spot",
+        CapacityScope.TYPE_QUOTA: "spot m5.large",
         CapacityScope.QUOTA: "m5.large",
     }
     assert (caught.value.scope, caught.value.subject) == (expected, subjects[expected])
@@ -185,7 +186,7 @@ async def test_rejected_credentials_change_nothing_and_are_fetched_again(world: 
     world.stand_in.rules.add("RunInstances", EXPIRED, Fault("AuthFailure", status=401))
     asked = request()
     for _ in range(2):
-        with pytest.raises(errors.UnavailableError, match="credentials"):
+        with pytest.raises(errors.OutOfReachError, match="credentials"):
             await door.create(asked)
     await door.create(asked)
     assert world.count(asked.id) == 1

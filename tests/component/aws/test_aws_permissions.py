@@ -144,7 +144,9 @@ async def create_with_profile(account: Account) -> None:
 
 
 async def create_spot(account: Account) -> None:
-    args = {"ImageId": AMI}
+    """With tags of a user for its request."""
+    tags = [{"ResourceType": "spot-instances-request", "Tags": [{"Key": "team", "Value": "web"}]}]
+    args = {"ImageId": AMI, "TagSpecifications": tags}
     await account.provider().create(request(subnet=account.world.subnets[0], args=args, market="spot"))
 
 

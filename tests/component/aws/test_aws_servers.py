@@ -10,14 +10,12 @@ import pytest
 
 from component.admin_shell import Shell, shell
 from component.aws import schedules
-from component.aws.aws_servers import TYPE, AwsServers, aws_servers
+from component.aws.aws_servers import TYPE, WEB, AwsServers, aws_servers
 from nstance.dev.aws.rules import INTERNAL, LOST_REPLY, LOST_REQUEST, OUTAGE, QUOTA, THROTTLED, Fault, Offer, Rules
-from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.server.cloud import inventory
 from nstance.tasks.backoff import Backoff
 from support.eventually import eventually
 
-WEB = GroupKey(TenantId("default"), GroupName("web"))
 REVOKED = Fault("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
 ENDED = Fault("RequestExpired", "Request has expired.")
 

@@ -57,6 +57,40 @@ def refused(work: Callable[[], object]) -> str:
     return str(caught.value.response["Error"]["Code"])
 
 
+async def test_a_remembered_listing_is_motos(world: AwsWorld) -> None:
+    """Also of what was launched, terminated and reclaimed since the listing before."""
+    ec2, rules = client(world, "ec2"), world.stand_in.rules
+    filters = [{"Name": "tag:nstance:shard", "Values": ["here"]}]
+
+    def start(number: int, shard: str) -> str:
+        tags = [{"Key": "nstance:shard", "Value": shard}]
+        return launch(ec2, f"token-{number}", TagSpecifications=[{"ResourceType": "instance", "Tags": tags}])
+
+    def listed() -> list[tuple[str, str]]:
+        pages = ec2.get_paginator("describe_instances").paginate(Filters=filters, PaginationConfig={"PageSize": 100})
+        return sorted(
+            (each["InstanceId"], each["State"]["Name"])
+            for page in pages
+            for group in page["Reservations"]
+            for each in group["Instances"]
+        )
+
+    async def check(*states: str) -> None:
+        rules.remembers_listings = True
+        remembered = await beside(listed)
+        rules.remembers_listings = False
+        assert remembered == await beside(listed)
+        assert sorted(state for _, state in remembered) == sorted(states)
+
+    ours = [await beside(lambda number=number: start(number, "here")) for number in range(3)]
+    await beside(lambda: start(3, "there"))
+    await check("running", "running", "running")
+    await beside(lambda: ec2.terminate_instances(InstanceIds=[ours[0]]))
+    await beside(lambda: start(4, "here"))
+    await world.stand_in.instances.interrupt(ours[1])
+    await check("running", "running", "terminated", "terminated")
+
+
 async def test_tokens(world: AwsWorld) -> None:
     def use() -> None:
         ec2 = client(world, "ec2")

@@ -45,7 +45,7 @@ def made_from(world: GcpWorld, asked: CreateRequest) -> dict[str, Any]:
         (STOCK_OUT, CapacityScope.OFFER, "spot e2-small subnet-1"),
         (STOCK_OUT_DETAILS, CapacityScope.OFFER, "spot e2-small subnet-1"),
         (NO_ADDRESS, CapacityScope.SUBNET, "subnet-1"),
-        (QUOTA, CapacityScope.QUOTA, "e2-small"),
+        (QUOTA, CapacityScope.TYPE_QUOTA, "spot e2-small"),
     ],
 )
 async def test_a_stock_out_inside_a_success_says_what_is_exhausted(
@@ -122,8 +122,10 @@ async def test_a_lost_reply_is_unknown_and_repeating_makes_one_vm(world: GcpWorl
     assert world.compute.made[asked.id] == 1
 
 
-async def test_a_lookup_that_fails_after_an_insert_leaves_it_unknown(world: GcpWorld) -> None:
-    world.stand_in.spoil(GET, OUTAGE)
+@pytest.mark.parametrize("fault", [OUTAGE, Fault(403, "forbidden")], ids=repr)
+async def test_a_lookup_that_fails_after_an_insert_leaves_it_unknown(world: GcpWorld, fault: Fault) -> None:
+    """A right that was taken away says nothing about the VM, either."""
+    world.stand_in.spoil(GET, fault)
     asked = request()
     with pytest.raises(errors.UnknownOutcomeError):
         await world.door(HERE).create(asked)

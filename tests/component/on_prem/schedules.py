@@ -72,7 +72,7 @@ class Schedule:
         for name in self.random.sample(living, min(len(living), self.random.randint(1, 2))):
             try:
                 self.world.place.end_by_hand(InstanceId(name))
-            except (AssertionError, StopIteration):
+            except (AssertionError, StopIteration, ProcessLookupError):
                 continue  # it is gone, or not there yet
             self.counts["stopped"] += 1
 

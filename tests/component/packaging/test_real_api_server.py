@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from component.packaging.references import Manifest, parse
+from component.packaging.references import ROOT, Manifest, parse
 from component.packaging.rendering import (
     FLAVORS,
     MATRIX,
@@ -22,11 +22,17 @@ from component.packaging.rendering import (
     run,
     substitute,
 )
-from nstance.kube import crds
+from nstance.clock import SystemClock
+from nstance.kube import crds, kubeconfig
+from nstance.kube.http import HttpKube
 from support import go_programs
 from support.k8s_server import KUBECTL, NO_KUBECTL
 
 REAL = os.environ.get("NSTANCE_TEST_KUBECONFIG", "")
+STORED = ROOT / "tests/unit/operator/data"
+EARLIER: list[Manifest] = [
+    each for path in sorted(STORED.glob("objects_*.json")) for each in json.loads(path.read_text())
+]
 pytestmark = [
     pytest.mark.skipif(not REAL, reason="run by 'make test-kube'"),
     pytest.mark.skipif(KUBECTL is None, reason=NO_KUBECTL),
@@ -87,3 +93,20 @@ def test_real_bootstrap_configs_are_ready_at_once(namespace: str) -> None:
 def test_real_definitions_are_labelled_for_a_move() -> None:
     found = kubectl("get", "crd", "-l", "clusterctl.cluster.x-k8s.io,clusterctl.cluster.x-k8s.io/move", "-o", "name")
     assert {f"{kind.plural}.{kind.group}" for kind in crds.KINDS} <= {line.rpartition("/")[2] for line in found.split()}
+
+
+async def test_real_objects_of_earlier_versions_load_unchanged(namespace: str) -> None:
+    """As they were stored by earlier operators. Here the rules of the CRDs count, which no other test evaluates."""
+    kube, kinds = HttpKube(kubeconfig.load([Path(REAL)]), SystemClock()), {kind.name: kind for kind in crds.KINDS}
+    try:
+        for number, item in enumerate(EARLIER):
+            kind, name, status = kinds[item["kind"]], f"earlier-{number}", item.get("status")
+            metadata = {key: item["metadata"].get(key, {}) for key in ("labels", "annotations")}
+            await kube.create(kind, {"metadata": {**metadata, "name": name}, "spec": item["spec"]}, namespace=namespace)
+            if status is not None:
+                await kube.patch(kind, name, {"status": status}, namespace=namespace, subresource="status")
+            await kube.patch(kind, name, {"metadata": {"labels": {"a": "b"}}}, namespace=namespace)
+            found = await kube.get(kind, name, namespace=namespace)
+            assert (found["spec"], found.get("status")) == (item["spec"], status)
+    finally:
+        await kube.close()

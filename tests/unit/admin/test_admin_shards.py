@@ -488,6 +488,7 @@ def test_exhausted_offers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     output.console().print(status_tree.draw(HERE, view, now=NOW))
     text = capsys.readouterr().out
     assert "no capacity: spot m7 in s1" in text
+    assert "server errors: the offer in s2: 503" in text
     assert "and 1 more: see `nstance-admin group show web`" in text
 
 

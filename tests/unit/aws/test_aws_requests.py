@@ -65,6 +65,13 @@ def test_markets() -> None:
     assert not [name for name in sent(market="on-demand", args=args) if name.startswith("InstanceMarketOptions")]
 
 
+def test_tags_of_spot_requests_are_sent_where_there_is_one() -> None:
+    args = {"TagSpecifications": [{"ResourceType": "spot-instances-request", "Tags": [{"Key": "a", "Value": "b"}]}]}
+    for market, is_sent in (("spot", True), ("on-demand", False)):
+        kinds = [value for name, value in sent(market=market, args=args).items() if name.endswith(".ResourceType")]
+        assert ("spot-instances-request" in kinds) == is_sent
+
+
 def test_the_token_depends_on_the_instance_and_the_offer_only() -> None:
     id = request().id
     tokens = {
@@ -86,6 +93,20 @@ def test_faults_in_args_have_paths() -> None:
         ("SecurityGroupIds",): "expected a list, found 'sg'",
         ("MetadataOptions", "HttpTokens"): "expected a string, found 1",
     }
+
+
+def test_a_spot_request_that_would_outlive_its_instance_is_refused() -> None:
+    """EC2 fulfills a persistent request again after the instance was terminated: an instance without tags."""
+
+    def market(value: str) -> dict[str, Any]:
+        return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": value}}}
+
+    path = "InstanceMarketOptions.SpotOptions.SpotInstanceType"
+    (fault,) = arguments.find_faults(market("persistent"))
+    assert (".".join(map(str, fault.path)), "expected one-time" in fault.message) == (path, True)
+    assert not [*arguments.find_faults(market("one-time")), *arguments.find_faults(market("{{ .Vars.kind }}"))]
+    with pytest.raises(errors.PermanentError, match=f"args.{path}: expected one-time, found 'persistent'"):
+        sent(args=market("persistent"))
 
 
 async def test_the_launch_budget_slows_down_and_then_throttles() -> None:

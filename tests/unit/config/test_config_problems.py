@@ -399,6 +399,22 @@ def test_google_needs_an_ip_for_the_leader_address() -> None:
 
 
 @pytest.mark.parametrize(
+    ("region", "zone", "expected"),
+    [
+        ("europe-west1", "europe", "expected a zone of Google such as"),
+        ("europe-west1", "us-central1-a", "expected a zone of the region europe-west1"),
+        ("europe-west1", "europe-west10-a", "expected a zone of the region europe-west1"),
+        ("europe-west1", "europe-west1-b", ""),
+    ],
+)
+def test_a_zone_of_google_is_one_of_the_region(region: str, zone: str, expected: str) -> None:
+    document = changed("shard/infra", {"provider": "gcp", "region": region, "zone": zone})
+    found = {p.path: p.message for p in problems(json.dumps(document))}
+    assert found.get("shard.infra.zone", "")[: len(expected)] == expected
+    assert bool(expected) == ("shard.infra.zone" in found)
+
+
+@pytest.mark.parametrize(
     ("path", "value", "hint"),
     [
         ("shard/helth", {}, "health"),

@@ -11,7 +11,8 @@ from nstance.core import offers
 from nstance.model import events as ev
 from nstance.model.decision import CreateVm, Rejection, Trend
 from nstance.model.events import Failure
-from nstance.model.group import Group, Preference
+from nstance.model.group import Group, Policy, Preference
+from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.offer import CapacityScope, Exhaustion, Offer
 from unit.core.core_situation import NOW, After, after, desired, member, name, observation, replacement
@@ -91,6 +92,8 @@ def test_nothing_else_is_skipped(
     match scope:
         case CapacityScope.QUOTA:
             ruled_out = True
+        case CapacityScope.TYPE_QUOTA:
+            ruled_out = market and kind and (bool(offer.market and offer.instance_type) or as_args_say)
         case CapacityScope.MARKET:
             ruled_out = market and (bool(offer.market) or as_args_say)
         case CapacityScope.INSTANCE_TYPE if offer.instance_type:
@@ -125,7 +128,9 @@ def test_the_end_of_a_vm_makes_room_in_its_subnet_and_quota_only() -> None:
     known = exhausted(*((FIRST, scope) for scope in CapacityScope if scope is not CapacityScope.HOST))
     left = offers.mark_freed(known, FIRST, "h")
     assert {key.scope for key in left} == {CapacityScope.OFFER, CapacityScope.MARKET, CapacityScope.INSTANCE_TYPE}
-    assert offers.mark_freed(known, Offer("spot", "m7", "s2"), "h").keys() == known.keys() - {
+    quotas = {offers.capacity_key(FIRST, scope, "h") for scope in (CapacityScope.TYPE_QUOTA, CapacityScope.QUOTA)}
+    assert offers.mark_freed(known, Offer("spot", "m6", "s2"), "h").keys() == known.keys() - quotas  # of its family
+    assert offers.mark_freed(known, Offer("on-demand", "m7", "s2"), "h").keys() == known.keys() - {
         offers.capacity_key(FIRST, CapacityScope.QUOTA, "h")
     }
 
@@ -160,6 +165,9 @@ def test_the_preferred_offers_are_filled_evenly() -> None:
         pytest.param([(FIRST, CapacityScope.MARKET)], Offer("on-demand", "m7", "s1"), id="another market"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:4]], Offer("on-demand", "m7", "s1"), id="no spot left"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL[:7]], ALL[7], id="the last one"),
+        pytest.param(
+            [(FIRST, CapacityScope.TYPE_QUOTA)], Offer("spot", "m6", "s1"), id="another type has its own quota"
+        ),
         pytest.param([(FIRST, CapacityScope.QUOTA)], None, id="a quota: no other offer helps"),
         pytest.param([(o, CapacityScope.OFFER) for o in ALL], None, id="nothing left"),
     ],
@@ -251,6 +259,17 @@ def test_the_third_server_error_counts_against_the_offer(failure: Failure) -> No
     assert known.is_error
 
 
+def test_while_the_provider_is_away_attempts_do_not_pile_up() -> None:
+    """Each one that is left has an unknown outcome until the provider answers again."""
+    event = ev.VmCreateFailed(name("a"), Failure.UNAVAILABLE, "503", CapacityScope.OFFER)
+    observed = observation(last_seen=0.0, own_intent=True, creating=True, create_attempts=5, server_errors=5)
+    left = replace(on(Offer("spot", "m7", "s2"), "b", State.DELETING), provider_id=None)
+    follows = after([on(FIRST), left], event, group=group(), observed={"a": observed})
+    assert (follows["a"].state, follows.made, follows.decision.exhausted) == (State.PENDING, [], None)
+    found = replace(left, provider_id=ProviderId("i-1"))  # a VM that is being deleted, and nothing unknown
+    assert after([on(FIRST), found], event, group=group(), observed={"a": observed})["a"].state is State.DELETING
+
+
 def test_server_errors_do_not_leave_the_last_offer() -> None:
     event = ev.VmCreateFailed(name("a"), Failure.UNAVAILABLE, "503", CapacityScope.OFFER)
     observed = observation(last_seen=0.0, own_intent=True, creating=True, create_attempts=5, server_errors=5)
@@ -326,6 +345,14 @@ def test_a_better_replacement_is_kept_when_its_offer_is_exhausted_again() -> Non
     assert follows["n"].state is State.RUNNING
     assert follows["a"].state is not State.RUNNING
     assert follows["a"].cause is Cause.PREFERENCE
+
+
+def test_no_instance_leaves_for_a_better_offer_when_its_replacement_is_in_none() -> None:
+    """It was created because of the age, while the better offer was exhausted."""
+    old = on(WORSE, "a", State.RUNNING)
+    new = replace(replacement("n", "a", Cause.ELIGIBLE_EXPIRY), market="on-demand", instance_type="m6", subnet="s1")
+    follows = after([old, new], group=group(**STRICT), policy=Policy(eligible_age=0.0))
+    assert follows["a"].cause is Cause.ELIGIBLE_EXPIRY
 
 
 def test_a_voluntary_replacement_does_not_fall_back_to_what_is_there_already() -> None:

@@ -19,7 +19,10 @@ def objects(file: str) -> list[Object]:
     return found
 
 
-@pytest.mark.parametrize("item", objects("objects_without_pool_machines.json"), ids=lambda item: str(item["kind"]))
+EARLIER = [*objects("objects_of_the_first_operator.json"), *objects("objects_without_pool_machines.json")]
+
+
+@pytest.mark.parametrize("item", EARLIER, ids=lambda item: f"{item['kind']} {item['metadata']['name']}")
 async def test_objects_of_an_earlier_version_load_unchanged(item: Object) -> None:
     clock = SystemClock()
     kube = MemoryKube(memory.cluster(clock, SystemRng()), clock)

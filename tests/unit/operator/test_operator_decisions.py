@@ -189,8 +189,12 @@ def test_what_the_spec_no_longer_names_goes_back_to_the_template(
 
 
 def test_what_only_the_shard_has_is_named() -> None:
-    found = pb.GroupStatus(config={"instance_type": "l", "subnet_pool": "p", "vars": {"a": "b"}})
-    assert shard_groups.unnamed_settings({"subnetPool": "p"}, found) == ["instanceType is 'l'", "vars has a"]
+    found = pb.GroupStatus(config={"template": "t", "instance_type": "l", "subnet_pool": "p", "vars": {"a": "b"}})
+    assert shard_groups.unnamed_settings({"subnetPool": "p"}, found) == [
+        "template is 't'",
+        "instanceType is 'l'",
+        "vars has a",
+    ]
     assert shard_groups.owned_fields({"instanceType": "", "subnetPool": "p", "vars": {"a": "b"}}) == [
         "subnetPool",
         "vars",
@@ -279,6 +283,24 @@ def test_shards_that_differ_are_imported_apart() -> None:
     assert [each.name for each in rest] == ["nstance-web-b", "nstance-web-d"]
     body = importing.nstance_machine_pool_manifest(found[1], cluster="demo", owner={"metadata": {"name": "x"}})
     assert body["spec"] == {"group": "web", "shards": ["b"], "shardSizes": {"b": 4}, "instanceType": "l"}
+
+
+def test_static_groups_of_another_template_or_type_are_imported_apart() -> None:
+    """Of the configuration files: one pool would say the capacity of one of them, and change both."""
+    shards = {
+        name: {
+            "web": pb.GroupStatus(key="web", template=template, instance_type=type, static=True, vars={"zone": name})
+        }
+        for name, template, type in (("a", "web", "l"), ("b", "db", "l"), ("c", "web", "s"), ("d", "web", "l"))
+    }
+    found = importing.pools_to_import(shards, shards, known=[])
+    assert {each.name: list(each.found) for each in found} == {
+        "nstance-web": ["a", "d"],
+        "nstance-web-b": ["b"],
+        "nstance-web-c": ["c"],
+    }
+    body = importing.nstance_machine_pool_manifest(found[1], cluster="demo", owner={"metadata": {"name": "x"}})
+    assert body["spec"] == {"group": "web", "shards": ["b"], "shardSizes": {"b": 0}}
 
 
 # ---- nodes

@@ -6,6 +6,7 @@ import pytest
 
 from nstance.kube.port import Object
 from nstance.operator.controllers import node_settings, pool_status, pools
+from nstance.operator.controllers.pool_limits import Limit
 
 SPOT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
 CNI = {"key": "cni", "effect": "NoExecute"}
@@ -108,16 +109,17 @@ def test_cluster_autoscaler_learns_what_a_new_node_will_have() -> None:
     [(5, None, 0, 5), (5, 3, 0, 3), (2, 3, 0, 2), (5, 3, 4, 4), (3, 3, 4, 3), (2, 3, 4, 2)],
 )
 def test_a_limit_stops_growth_and_never_shrinks(replicas: int, limit: int | None, current: int, wanted: int) -> None:
-    pool: Object = {"spec": {"limits": {"instances": limit}} if limit is not None else {}}
-    machine_pool: Object = {"spec": {"replicas": replicas}}
-    assert pools.wanted_replicas(pool, machine_pool, {"a": current}) == wanted
+    bound = Limit(limit, "") if limit is not None else None
+    assert pools.wanted_replicas({"spec": {"replicas": replicas}}, bound, {"a": current}) == wanted
 
 
 def test_a_pool_at_its_limit_says_so() -> None:
     reachable = {"type": "ShardReachable", "status": "True", "reason": "Connected"}
     group = {"spec": {"shard": "a"}, "status": {"replicas": 3, "readyReplicas": 3, "conditions": [reachable]}}
     pool: Object = {"metadata": {"name": "p"}, "spec": {}}
-    _, ready = pool_status.summarize(pool, {"spec": {"replicas": 5}}, [group], limit=3)
+    limit = Limit(3, "spec.limits.instances allows 3")
+    _, ready = pool_status.summarize(pool, {"spec": {"replicas": 5}}, [group], limit=limit)
     assert (ready.holds, ready.reason) == (False, "LimitReached")
-    _, ready = pool_status.summarize(pool, {"spec": {"replicas": 3}}, [group], limit=3)
+    assert ready.message == "3 ready; 5 wanted, spec.limits.instances allows 3"
+    _, ready = pool_status.summarize(pool, {"spec": {"replicas": 3}}, [group], limit=limit)
     assert ready.holds

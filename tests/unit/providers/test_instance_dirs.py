@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contracts.provider_worlds import fresh_id
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId
-from nstance.providers import errors, instance_dirs
+from nstance.providers import errors, instance_dirs, launch
 
 
 def record(id: InstanceId) -> instance_dirs.Record:
@@ -156,3 +156,17 @@ def test_only_instance_ids_become_paths(text: str) -> None:
     """A path outside the root cannot be named."""
     with pytest.raises(errors.PermanentError):
         instance_dirs.InstanceDirs(Path("/nowhere")).directory(InstanceId(text))
+
+
+def test_the_record_of_a_process_is_on_the_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that loses its power would leave an empty one, which nobody can read: the VM could never be deleted."""
+    synced: list[tuple[int, bool]] = []
+
+    def note(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, (tmp_path / launch.PROCESS).exists()))
+
+    monkeypatch.setattr(launch.os, "fsync", note)
+    launch._record_process(tmp_path)
+    assert synced == [((tmp_path / launch.PROCESS).stat().st_ino, False)]

@@ -36,7 +36,7 @@ def request(offer: Offer, number: int = 1) -> CreateRequest:
         ("*/*/s1", CapacityScope.SUBNET),
         ("*/*/*", CapacityScope.QUOTA),
         ("spot/m7/s1", CapacityScope.OFFER),
-        ("spot/m7/*", CapacityScope.OFFER),
+        ("spot/m7/*", CapacityScope.TYPE_QUOTA),
     ],
 )
 def test_the_named_parts_are_the_scope(pattern: str, scope: CapacityScope) -> None:

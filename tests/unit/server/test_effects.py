@@ -161,6 +161,7 @@ async def test_looks_that_a_broken_listing_should_have_answered_end_too(broken: 
     [
         (errors.NoCapacityError("no", scope=CapacityScope.MARKET), ev.Failure.NO_CAPACITY, CapacityScope.MARKET),
         (errors.UnavailableError("no"), ev.Failure.UNAVAILABLE, CapacityScope.OFFER),
+        (errors.OutOfReachError("no"), ev.Failure.UNAVAILABLE, None),
         (errors.UnknownOutcomeError("no"), ev.Failure.UNKNOWN, CapacityScope.OFFER),
         (errors.PermanentError("no"), ev.Failure.REFUSED, None),
     ],

@@ -50,9 +50,12 @@ locals {
         ]
       },
       {
-        Sid       = "TagNewInstances"
-        Action    = ["ec2:CreateTags"]
-        Resource  = ["${local.ec2}:instance/*", "${local.ec2}:volume/*", "${local.ec2}:network-interface/*"]
+        Sid    = "TagNewInstances"
+        Action = ["ec2:CreateTags"]
+        Resource = [
+          "${local.ec2}:instance/*", "${local.ec2}:volume/*", "${local.ec2}:network-interface/*",
+          "${local.ec2}:spot-instances-request/*", # if args.TagSpecifications of a template names them
+        ]
         Condition = { StringEquals = { "ec2:CreateAction" = "RunInstances" } }
       },
       {

@@ -82,7 +82,8 @@ def _add_group(tree: Tree, view: GroupView, *, now: float) -> None:
     if group["last_error"] and group["last_error"] not in group["blocked"]:
         branch.add(_line(("error: ", BAD), (group["last_error"], "")))
     for offer in group["exhausted_offers"][:MAX_EXHAUSTED_OFFERS]:
-        branch.add(_line(("no capacity: ", WARNING), (exhausted_offer_line(offer), "")))
+        label = "server errors: " if offer["server_error"] else "no capacity: "
+        branch.add(_line((label, WARNING), (exhausted_offer_line(offer), "")))
     _add_rest(
         branch, len(group["exhausted_offers"]), f"nstance-admin group show {group['group']}", MAX_EXHAUSTED_OFFERS
     )

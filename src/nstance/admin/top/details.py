@@ -46,7 +46,8 @@ def group(fleet: Fleet, shard: str, name: str) -> list[Line]:
     if found["last_error"] not in (None, *found["blocked"]):
         lines += _fact("error", found["last_error"], "bad")
     for offer in found["exhausted_offers"][:2]:
-        lines += _fact("no capacity", records.exhausted_offer_line(offer), "warn")
+        label = "server errors" if offer["server_error"] else "no capacity"
+        lines += _fact(label, records.exhausted_offer_line(offer), "warn")
     return [*lines, line()]
 
 

@@ -186,10 +186,15 @@ def check_leader_network(provider: str, network: Mapping[str, object], path: Pat
         problems.add(path, "expected an ip or an ip6, found neither")
 
 
-def check_zone(provider: str, zone: object, path: Path, problems: ProblemCollector) -> None:
-    if provider == "gcp" and not (isinstance(zone, str) and _GOOGLE_ZONE.fullmatch(zone)):
+def check_zone(provider: str, infra: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
+    if provider != "gcp":
+        return
+    zone, region = infra.get("zone"), infra.get("region")
+    if not (isinstance(zone, str) and _GOOGLE_ZONE.fullmatch(zone)):
         found = quoted(zone) if isinstance(zone, str) else "none"
         problems.add(path, f"expected a zone of Google such as europe-west1-b, found {found}")
+    elif region and zone.rpartition("-")[0] != region:
+        problems.add(path, f"expected a zone of the region {region}, found {quoted(zone)}")
 
 
 def check_args(provider: str, args: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:

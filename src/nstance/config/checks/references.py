@@ -221,9 +221,7 @@ def _seconds(text: object) -> float | None:
 def _check_provider(document: Json, provider: str, problems: ProblemCollector) -> None:
     options = _object(document, "shard", "infra", "options")
     provider_rules.check_options(provider, options, ("shard", "infra", "options"), problems)
-    provider_rules.check_zone(
-        provider, _object(document, "shard", "infra").get("zone"), ("shard", "infra", "zone"), problems
-    )
+    provider_rules.check_zone(provider, _object(document, "shard", "infra"), ("shard", "infra", "zone"), problems)
     network = _object(document, "shard").get("leader_network")
     if isinstance(network, dict):
         provider_rules.check_leader_network(provider, network, ("shard", "leader_network"), problems)

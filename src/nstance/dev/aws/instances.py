@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from nstance.clock import Clock
 from nstance.dev.aws import xml
 from nstance.dev.aws.books import Books, Launch, Params
+from nstance.dev.aws.listings import Listings
 from nstance.dev.aws.moto import Moto, Refusal, signed
 from nstance.dev.aws.rules import Offer, Rules, offer_of
 
@@ -28,6 +29,7 @@ OnEnd = Callable[[str], None]
 class Instances:
     def __init__(self, moto: Moto, clock: Clock, rules: Rules, books: Books) -> None:
         self._moto, self._clock, self.rules, self.books = moto, clock, rules, books
+        self._listings = Listings(moto)
         self.on_launch: OnLaunch = lambda instance, params: None
         self.on_end: OnEnd = lambda instance: None
 
@@ -100,6 +102,7 @@ class Instances:
             self.books.protected.add(instance)
         if token := params.get("ClientToken"):
             self.books.launches[token] = Launch(params, instance)
+        self._listings.on_change(instance)
         self.on_launch(instance, params)
         return answer
 
@@ -140,7 +143,11 @@ class Instances:
             )
         if hidden := [id for id in asked if self._is_hidden(id)]:
             raise Refusal("InvalidInstanceID.NotFound", f"The instance ID '{hidden[0]}' does not exist")
-        root = await self._moto.describe_instances({**params, **self._narrowed(params)})
+        narrowed = self._narrowed(params)
+        if self.rules.remembers_listings and not asked and not narrowed:
+            root = await self._listings.answer(params)
+        else:
+            root = await self._moto.describe_instances({**params, **narrowed})
         xml.keep(root, "instancesSet", lambda each: not self._is_hidden(xml.text(each, "instanceId")))
         xml.keep(root, "reservationSet", lambda group: bool(xml.entries(group, "instancesSet")))
         for each in described(root):
@@ -201,6 +208,7 @@ class Instances:
 
     def _ended(self, ids: Iterable[str]) -> None:
         for id in ids:
+            self._listings.on_change(id)
             if (offer := self.books.offers.pop(id, None)) is not None:
                 self.rules.give_back(offer)
                 self.on_end(id)

@@ -58,6 +58,7 @@ class Rules:
     visible_after: float = 0.0  # seconds from a create until describe calls show the instance
     terminated_shown: float = 3600.0  # seconds for which a terminated instance is listed
     page_size: int = 1000
+    remembers_listings: bool = False  # see `listings`
     call_seconds: float = 0.0  # each call takes so long
     detach_seconds: float = 0.0
     healthy_after: float = 0.0

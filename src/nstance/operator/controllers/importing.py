@@ -74,6 +74,12 @@ def _settings(found: pb.GroupStatus) -> Object:
     return {key: value for key, value in settings.items() if value}
 
 
+def _identity(found: pb.GroupStatus) -> Object:
+    """What shards of one pool have in common. Vars that only a configuration file sets may differ, and often name the zone."""
+    effective = {"static": found.static, "template": found.template, "instanceType": found.instance_type}
+    return effective | {"set": _settings(found)}
+
+
 def pools_to_import(
     shards: Mapping[str, Mapping[str, pb.GroupStatus]],
     new_shards: Iterable[str],
@@ -89,7 +95,7 @@ def pools_to_import(
         for shard, groups in shards.items():
             if group not in groups or (group, shard) in known:
                 continue
-            settings = {"static": groups[group].static, **_settings(groups[group])}
+            settings = _identity(groups[group])
             same = next((found for other, found in alike if other == settings), None)
             if same is None:
                 alike.append((settings, same := {}))

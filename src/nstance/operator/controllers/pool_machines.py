@@ -15,7 +15,7 @@ import json
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object, find
-from nstance.operator.controllers import node_settings, pools, resources
+from nstance.operator.controllers import node_settings, pool_limits, pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import (
     condition,
@@ -43,6 +43,7 @@ from nstance.v1 import operator_pb2 as pb
 
 REPLACED_ANNOTATION = "nstance.dev/replacement-requested"  # of an NstanceMachine: the shard was asked to replace it
 SHRINKING_SECONDS = 1.0  # until it is checked again whether the shard has the smaller size
+MAX_REMOVED = 1000  # remembered Machines; with more, those that are gone are forgotten
 MACHINE_CRD = f"{kinds.MACHINE.plural}.{kinds.MACHINE.group}"
 
 
@@ -296,6 +297,8 @@ class PoolMachines(Controller):
         replicas = resources.spec(machine_pool).get("replicas")
         if uid in removed or not replicas or pools.is_scaled_elsewhere(machine_pool):
             return machine_pool
+        if len(removed) >= MAX_REMOVED:
+            removed = await self._still_there(removed)
         annotations = {REMOVED_ANNOTATION: ",".join([*removed, uid])}
         shrunk = await resources.patch_unchanged(
             self._kube, kinds.MACHINE_POOL, machine_pool, {"annotations": annotations}, {"replicas": replicas - 1}
@@ -303,6 +306,12 @@ class PoolMachines(Controller):
         name = resources.name(machine)
         self._events.note(machine_pool, "MachineRemoved", f"Machine {name} was deleted: {replicas - 1} replicas")
         return shrunk
+
+    async def _still_there(self, removed: list[str]) -> list[str]:
+        """A Machine may be gone before its UID was taken from the list: the operator was away, or slower than Cluster API."""
+        listing = await self._kube.list(kinds.MACHINE, namespace=self._namespace)
+        existing = {resources.uid(each) for each in listing.items}
+        return [each for each in removed if each in existing]
 
     async def _insist(self, machine_pool: Object, shard: Shard, event: pb.InstanceEvent) -> float | None:
         """A pool that grows again keeps instances that leave for its size. This one goes, whatever the size: its deletion is
@@ -331,9 +340,10 @@ class PoolMachines(Controller):
         if pools.replicas_of(machine_pool) is None:
             return True  # not sized here: the shard replaces it
         listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
-        pool = resources.infrastructure(machine_pool).get("name", "")
-        sizes = pools.current_sizes(each for each in listing.items if pools.pool_of(each) == pool)
-        replicas = pools.wanted_replicas(self._find(self._pools, pool) or {}, machine_pool, sizes)
+        name = resources.infrastructure(machine_pool).get("name", "")
+        sizes = pools.current_sizes(each for each in listing.items if pools.pool_of(each) == name)
+        limit = pool_limits.limit_of(self._find(self._pools, name) or {}, self._shards)
+        replicas = pools.wanted_replicas(machine_pool, limit, sizes)
         return sum(sizes.values()) == replicas and found is not None and sizes.get(shard.name) == found.size
 
     async def _delete_both(self, item: Object, machine: Object | None) -> float | None:

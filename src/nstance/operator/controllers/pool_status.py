@@ -6,11 +6,13 @@ from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.operator.controllers import resources
 from nstance.operator.controllers.machine_objects import ENDED, addresses
+from nstance.operator.controllers.pool_limits import Limit
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.shards.ports import Shards
 from nstance.v1 import operator_pb2 as pb
 
 LIMIT_REACHED = "LimitReached"
+IN_SYNC = "InSync"
 MAX_SHOWN_INSTANCES = 100  # in the status of a pool
 
 
@@ -24,10 +26,10 @@ def summarize(
     groups: Sequence[Object],
     *,
     problem: str = "",
-    limit: int | None = None,
+    limit: Limit | None = None,
 ) -> tuple[Object, Condition]:
     """The pool's status (without conditions) and its Ready condition. `problem`: why the spec was not applied.
-    `limit`: of its instances."""
+    `limit`: beyond which it does not grow."""
     statuses = [resources.status(each) for each in groups]
     replicas = sum(status.get("replicas", 0) for status in statuses)
     ready = sum(status.get("readyReplicas", 0) for status in statuses)
@@ -61,14 +63,23 @@ def summarize(
         reason, message = "ShardUnreachable", f"not reachable: {', '.join(unreachable)}"
     elif blocked := _by_shard(groups, "Ready", lambda each: each["reason"] == "Blocked"):
         reason, message = "Blocked", blocked
-    elif limit is not None and wanted > limit and ready >= limit:
-        reason, message = LIMIT_REACHED, f"{ready} ready; {wanted} wanted, spec.limits.instances allows {limit}"
+    elif limit is not None and limit.reason and replicas < wanted > limit.instances and ready >= limit.instances:
+        reason, message = LIMIT_REACHED, f"{ready} ready; {wanted} wanted, {limit.reason}"
     elif not groups or replicas != wanted or ready < wanted:
         reason = "NotReady" if replicas == wanted else "Scaling"
         message = f"{ready} of {wanted} ready, {replicas} exist"
     else:
         return status, Condition("Ready", True, "AllReady", f"{ready} of {wanted} ready")
     return status, Condition("Ready", False, reason, message)
+
+
+def sync_conditions(groups: Sequence[Object]) -> list[Condition]:
+    """What shards have and the pool does not name; none before a shard said it."""
+    if not any(resources.condition(each, IN_SYNC) for each in groups):
+        return []
+    if unnamed := _by_shard(groups, IN_SYNC, lambda each: each["status"] == "False"):
+        return [Condition(IN_SYNC, False, "SetAtShard", unnamed)]
+    return [Condition(IN_SYNC, True, "Synced")]
 
 
 def _by_shard(groups: Sequence[Object], type: str, matches: Callable[[Object], bool]) -> str:

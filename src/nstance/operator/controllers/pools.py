@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.operator.controllers import node_settings, pool_sizes, resources
+from nstance.operator.controllers import node_settings, pool_limits, pool_sizes, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import is_marked, node_reference
 from nstance.operator.controllers.nodes import Nodes
 from nstance.operator.controllers.pod_objects import trim_pod
+from nstance.operator.controllers.pool_limits import Limit, limit_of
 from nstance.operator.controllers.pool_sizes import Chosen
 from nstance.operator.controllers.pool_status import (
     LIMIT_REACHED,
@@ -23,6 +24,7 @@ from nstance.operator.controllers.pool_status import (
     node_fields,
     shown_instances,
     summarize,
+    sync_conditions,
 )
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.victims import node_loads, order_victims
@@ -53,18 +55,12 @@ def replicas_of(machine_pool: Object) -> int | None:
     return None if is_scaled_elsewhere(machine_pool) else found
 
 
-def wanted_replicas(pool: Object, machine_pool: Object, current: Mapping[str, int]) -> int | None:
+def wanted_replicas(machine_pool: Object, limit: Limit | None, current: Mapping[str, int]) -> int | None:
     """As replicas_of, within the pool's limit. A pool that is larger than its limit stays so until its replicas shrink."""
-    replicas, limit = replicas_of(machine_pool), limit_of(pool)
+    replicas = replicas_of(machine_pool)
     if replicas is None or limit is None:
         return replicas
-    return min(replicas, max(limit, sum(current.values())))
-
-
-def limit_of(pool: Object) -> int | None:
-    """The number of instances beyond which it does not grow."""
-    found = resources.as_object(resources.spec(pool).get("limits")).get("instances")
-    return found if resources.is_size(found) else None
+    return min(replicas, max(limit.instances, sum(current.values())))
 
 
 def is_scaled_elsewhere(machine_pool: Object) -> bool:
@@ -86,6 +82,7 @@ def shard_group_specs(
     machine_pool: Object,
     *,
     current: Mapping[str, int] | None = None,
+    limit: Limit | None = None,
     chosen: Sequence[Chosen] = (),
     others: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Object]:
@@ -93,7 +90,7 @@ def shard_group_specs(
     `others`: by shard, who leaves if more have to than were chosen."""
     spec = resources.spec(pool)
     known = current or {}
-    replicas = wanted_replicas(pool, machine_pool, known)
+    replicas = wanted_replicas(machine_pool, limit, known)
     sizes = pool_sizes.divide(
         replicas or 0, spec.get("shards") or (), known, chosen=chosen, pinned=spec.get("shardSizes")
     )
@@ -230,7 +227,11 @@ class Pools(Controller):
             return None  # this change triggers the next reconcile
         if machine_pool is not None:
             await resources.add_owner(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, machine_pool, kinds.MACHINE_POOL)
-            problem = find_problem(pool, machine_pool) or find_static_move(pool, owned, self._shards)
+            problem = (
+                find_problem(pool, machine_pool)
+                or pool_limits.find_problem(pool)
+                or find_static_move(pool, owned, self._shards)
+            )
             if not problem:
                 await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
             elif resources.condition(pool, "Ready").get("message") != problem:
@@ -239,15 +240,15 @@ class Pools(Controller):
         return None
 
     async def _divide(self, pool: Object, machine_pool: Object, existing: dict[str, Object]) -> None:
-        pool = await self._end_pinning(pool, machine_pool)
-        specs = shard_group_specs(pool, machine_pool, current=current_sizes(existing.values()))
+        pool, limit = await self._end_pinning(pool, machine_pool), limit_of(pool, self._shards)
+        specs = shard_group_specs(pool, machine_pool, current=current_sizes(existing.values()), limit=limit)
         if any(name not in existing or _size(existing[name]) != spec.get("size") for name, spec in specs.items()):
             existing = {resources.name(each): each for each in await self._list_owned(pool)}
             current = current_sizes(existing.values())
-            is_shrinking = sum(current.values()) > (wanted_replicas(pool, machine_pool, current) or 0)
+            is_shrinking = sum(current.values()) > (wanted_replicas(machine_pool, limit, current) or 0)
             chosen = await self._list_chosen(pool, machine_pool) if is_shrinking else []
             others = self._order_others(pool) if is_shrinking else None
-            specs = shard_group_specs(pool, machine_pool, current=current, chosen=chosen, others=others)
+            specs = shard_group_specs(pool, machine_pool, current=current, limit=limit, chosen=chosen, others=others)
         for name, spec in specs.items():
             if name not in existing:
                 await self._create_shard_group(pool, name, spec)
@@ -338,12 +339,13 @@ class Pools(Controller):
     async def _update_status(
         self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str
     ) -> None:
-        status, ready = summarize(pool, machine_pool, owned, problem=problem, limit=limit_of(pool))
+        limit = None if problem or machine_pool is None else limit_of(pool, self._shards)
+        status, ready = summarize(pool, machine_pool, owned, problem=problem, limit=limit)
         if ready.reason == LIMIT_REACHED != resources.condition(pool, "Ready").get("reason"):
             self._events.note(pool, LIMIT_REACHED, ready.message, warning=True)
         status |= node_fields(pool, self._shards) | {"instances": shown_instances(pool, self._shards)}
         ids = sorted(id for each in owned for id in resources.status(each).get("providerIDs") or ())
-        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready])
+        await self._write_status(kinds.NSTANCE_MACHINE_POOL, pool, status, [ready, *sync_conditions(owned)])
         if ids != (resources.spec(pool).get("providerIDList") or []):
             await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"providerIDList": ids})
         if machine_pool is not None:

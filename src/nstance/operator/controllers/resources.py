@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Kube, Object
@@ -95,7 +95,7 @@ def find_malformed_field(fields: Object, *, required: Iterable[str], texts: Iter
     return ""
 
 
-def is_size(value: object) -> bool:
+def is_size(value: object) -> TypeGuard[int]:
     """A number of instances that shards accept."""
     return type(value) is int and 0 <= value < 2**31
 

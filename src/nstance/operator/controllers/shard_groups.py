@@ -16,6 +16,7 @@ from nstance.kube.port import Object
 from nstance.operator.controllers import pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.nodes import Nodes
+from nstance.operator.controllers.pool_status import IN_SYNC
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.rosters import Rosters
 from nstance.operator.shards.ports import Shard, ShardRefusedError
@@ -87,7 +88,8 @@ def was_never_sent(item: Object) -> bool:
 
 def unnamed_settings(spec: Object, found: pb.GroupStatus) -> list[str]:
     """What the API has set at the shard and the spec does not name."""
-    set_there = {"instanceType": found.config.instance_type, "subnetPool": found.config.subnet_pool}
+    fields = dict(_STATIC_FIELDS + _API_FIELDS)
+    set_there = {ours: getattr(found.config, fields[ours]) for ours in ("template", *_REVOCABLE)}
     settings = [f"{name} is {value!r}" for name, value in set_there.items() if value and not spec.get(name)]
     if spec.get(VARS) is None and found.config.vars:
         settings.append(f"vars has {', '.join(sorted(found.config.vars))}")
@@ -149,8 +151,8 @@ def _readiness(found: pb.GroupStatus, *, is_static_conflict: bool) -> Condition:
 def _sync_condition(spec: Object, found: pb.GroupStatus) -> Condition:
     if unnamed := unnamed_settings(spec, found):
         message = f"set at the shard and not named here: {'; '.join(unnamed)}"
-        return Condition("InSync", False, "SetAtShard", message)
-    return Condition("InSync", True, "Synced")
+        return Condition(IN_SYNC, False, "SetAtShard", message)
+    return Condition(IN_SYNC, True, "Synced")
 
 
 def _request(spec: Object, config: pb.GroupConfig, found: pb.GroupStatus | None) -> pb.UpsertGroupRequest:

@@ -15,6 +15,7 @@ NO_CAPACITY = {
     "InsufficientInstanceCapacity": CapacityScope.OFFER,
     "InsufficientCapacity": CapacityScope.OFFER,
     "InsufficientHostCapacity": CapacityScope.OFFER,
+    "InsufficientCapacityOnOutpost": CapacityScope.OFFER,
     "InsufficientReservedInstanceCapacity": CapacityScope.OFFER,
     "ReservationCapacityExceeded": CapacityScope.OFFER,
     "InsufficientVolumeCapacity": CapacityScope.OFFER,
@@ -22,10 +23,12 @@ NO_CAPACITY = {
     "Unsupported": CapacityScope.OFFER,  # this type does not exist in this zone
     "SpotMaxPriceTooLow": CapacityScope.OFFER,
     "InsufficientFreeAddressesInSubnet": CapacityScope.SUBNET,
-    "MaxSpotInstanceCountExceeded": CapacityScope.MARKET,
-    "SpotInstanceCountExceeded": CapacityScope.MARKET,
-    "VcpuLimitExceeded": CapacityScope.QUOTA,
-    "InstanceLimitExceeded": CapacityScope.QUOTA,
+    # Spot and on-demand instances have quotas of their own, and in both each family of types (standard, G, P, X…):
+    "MaxSpotInstanceCountExceeded": CapacityScope.TYPE_QUOTA,
+    "SpotInstanceCountExceeded": CapacityScope.TYPE_QUOTA,
+    "VcpuLimitExceeded": CapacityScope.TYPE_QUOTA,
+    "InstanceLimitExceeded": CapacityScope.TYPE_QUOTA,
+    "NetworkInterfaceLimitExceeded": CapacityScope.QUOTA,  # every instance needs one
 }
 # Where the configuration says what AWS objects to, by the beginning of the error's code.
 _PATHS = {
@@ -61,7 +64,7 @@ def from_aws(problem: AwsError, action: str, *, changes: bool) -> errors.Provide
     if action == RUN_INSTANCES and problem.code in NO_CAPACITY:
         return errors.NoCapacityError(str(problem), scope=NO_CAPACITY[problem.code])
     if problem.is_expired:
-        return errors.UnavailableError(f"AWS does not accept the credentials, which are fetched again: {problem}")
+        return errors.OutOfReachError(f"AWS does not accept the credentials, which are fetched again: {problem}")
     if problem.code == _NO_SPOT_ROLE:
         return errors.PermanentError(
             "the account never had spot instances; create its role for them once with: "

@@ -27,8 +27,11 @@ _SPOT_OPTIONS: Mapping[str, object] = {
 
 
 def parameters(scope: Scope, request: CreateRequest) -> dict[str, object]:
-    """Raises PermanentError for userdata that EC2 does not take."""
+    """Raises PermanentError for userdata that EC2 does not take, and for a spot request that would outlive its instance."""
     _check_userdata(request.userdata)
+    for fault in arguments.find_persistent_request(request.args):  # again: now it is rendered
+        path = ".".join(("args", *map(str, fault.path)))
+        raise errors.PermanentError(f"{path}: {fault.message}", parameter=path)
     defaults = {**_DEFAULTS, **(_SPOT_OPTIONS if request.market == SPOT else {})}
     args = arguments.merge(request.args, defaults)
     if request.market and request.market != SPOT:

@@ -28,6 +28,8 @@ def specifications(scope: Scope, request: CreateRequest) -> Sequence[object]:
     out = []
     kinds = _TAGGED if _creates_interfaces(request.args) else _TAGGED[:-1]
     for kind in dict.fromkeys((*kinds, *given)):
+        if kind == "spot-instances-request" and request.market == "on-demand":
+            continue  # there is none: a fallback from spot must not fail for its tags
         users = {tag["Key"]: tag.get("Value", "") for tag in given.get(kind, ()) if "Key" in tag}
         tags = {**name, **users, **ours}
         out.append({"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]})

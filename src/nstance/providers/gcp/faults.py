@@ -20,8 +20,8 @@ NO_CAPACITY = {
     "RESOURCE_POOL_EXHAUSTED": CapacityScope.OFFER,
     "IP_SPACE_EXHAUSTED": CapacityScope.SUBNET,
     "IP_SPACE_EXHAUSTED_WITH_DETAILS": CapacityScope.SUBNET,
-    "QUOTA_EXCEEDED": CapacityScope.QUOTA,
-    "quotaExceeded": CapacityScope.QUOTA,
+    "QUOTA_EXCEEDED": CapacityScope.TYPE_QUOTA,  # of a metric such as N2_CPUS or PREEMPTIBLE_CPUS
+    "quotaExceeded": CapacityScope.TYPE_QUOTA,
 }
 EXISTS = frozenset({"RESOURCE_ALREADY_EXISTS", "alreadyExists", "ALREADY_EXISTS"})
 _TRANSIENT = frozenset(
@@ -56,7 +56,7 @@ def from_google(problem: GoogleError, permission: str, *, changes: bool) -> erro
     if permission == CREATE and (scope := _capacity(problem)) is not None:
         return errors.NoCapacityError(str(problem), scope=scope)
     if problem.is_expired:
-        return errors.UnavailableError(f"Google does not accept the token, another one is fetched: {problem}")
+        return errors.OutOfReachError(f"Google does not accept the token, another one is fetched: {problem}")
     if problem.is_denied:
         return _denied(permission, problem)
     if problem.is_server_fault:

@@ -259,10 +259,14 @@ class ComputeInstances:
 
 @contextlib.contextmanager
 def _after_insert() -> Iterator[None]:
-    """Once an insert was sent, a lookup that fails leaves its outcome unknown."""
+    """Once an insert was sent, a lookup that fails leaves its outcome unknown, also one that is denied."""
     try:
         yield
     except (errors.UnavailableError, errors.ThrottledError) as problem:
+        raise errors.UnknownOutcomeError(str(problem)) from problem
+    except errors.PermanentError as problem:
+        if not problem.permission:
+            raise
         raise errors.UnknownOutcomeError(str(problem)) from problem
 
 

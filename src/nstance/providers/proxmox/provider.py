@@ -129,29 +129,37 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         else:
             found = await self._cloning.clone(request, args, size)
         try:
-            return await self._finish(request, args, size, found)
+            vm = await self._finish(request, args, size, found)
         except errors.NotFoundError as problem:
             if await self._seeds.is_buried(await self._usable_nodes(), request.id):
                 await self._seeds.remove(found.node, request.id)
                 raise errors.deleted(request.id) from problem
             raise errors.UnknownOutcomeError(f"VM {found.vmid} of {request.id} vanished: {problem}") from problem
-        except (errors.PermanentError, errors.NoCapacityError):
-            await self._discard(found)
+        except (errors.PermanentError, errors.NoCapacityError) as problem:
+            if not await self._discard(found):
+                raise half_made(request.id, problem) from problem
             raise
         except (errors.UnavailableError, errors.ThrottledError) as problem:
             raise half_made(request.id, problem) from problem
+        if vm is None:
+            raise errors.deleted(request.id)
+        return vm
 
-    async def _discard(self, vm: PveVm) -> None:
-        """Removes a VM that was never started, so that an error which says "nothing was created" is true."""
+    async def _discard(self, vm: PveVm) -> bool:
+        """Removes a VM that was never started, so that an error which says "nothing was created" is true. False: it stays."""
         try:
-            if await self._status(vm) is Status.PENDING:
-                await self._destroy(vm)
-                await self._seeds.remove(vm.node, InstanceId(vm.name))
+            status = await self._status(vm)
+            if status is Status.DELETING:
+                return True  # it is gone
+            if status is not Status.PENDING or not await self._destroy(vm):
+                return False
+            await self._seeds.remove(vm.node, InstanceId(vm.name))
         except errors.ProviderError as problem:
             raise half_made(InstanceId(vm.name), problem) from problem
+        return True
 
-    async def _finish(self, request: CreateRequest, args: Arguments, size: MachineSize, found: PveVm) -> Vm:
-        """From a clone to a started VM. Every step may have been done by an earlier call."""
+    async def _finish(self, request: CreateRequest, args: Arguments, size: MachineSize, found: PveVm) -> Vm | None:
+        """From a clone to a started VM. Every step may have been done by an earlier call. None: it was deleted meanwhile."""
         config = await self._unlocked_config(found)
         owner = ownership.owner_of(self._scope, request)
         if SEED_DEVICE not in config or self._seeds.volume(request.id) not in str(config[SEED_DEVICE]):
@@ -167,7 +175,7 @@ class ProxmoxProvider(port.Instances, port.Preflight):
         if await self._seeds.is_buried(await self._usable_nodes(), request.id):
             await self._destroy(found)
             await self._seeds.remove(found.node, request.id)
-            raise errors.deleted(request.id)
+            return None
         if ownership.is_new(str(config.get("tags") or "")):
             await self._start(found)
             tags = ownership.tags(owner, request.id, is_new=False, extra=args.tags)

@@ -21,17 +21,26 @@ def image_format(image: Path) -> tuple[str, int]:
 def create_overlay(disk: Path, image: Path, *, gib: int | None) -> None:
     """A disk of its own size on top of an image. Raises PermanentError for one that is smaller than the image."""
     format, size = image_format(image)
+    check_gib(gib, image, size)
     wanted = size if gib is None else gib * _GIB
-    if wanted < size:
+    _qemu_img("create", "-q", "-f", "qcow2", "-b", str(image), "-F", format, str(disk), str(wanted))
+
+
+def check_gib(gib: int | None, image: Path, size: int) -> None:
+    """Raises PermanentError for a disk that is smaller than its image of `size` bytes."""
+    if gib is not None and gib * _GIB < size:
         raise errors.PermanentError(
             f"expected a disk of at least {-(-size // _GIB)} GiB, the size of {image}, found {gib}",
             parameter="instance_type",
         )
-    _qemu_img("create", "-q", "-f", "qcow2", "-b", str(image), "-F", format, str(disk), str(wanted))
 
 
 def create_blank(disk: Path, *, mib: int) -> None:
     _qemu_img("create", "-q", "-f", "qcow2", str(disk), f"{mib}M")
+
+
+def no_space(message: str) -> errors.NoCapacityError:
+    return errors.NoCapacityError(message, scope=errors.CapacityScope.HOST, subject="disk of this host")
 
 
 def find_newest(folder: Path | None, query: port.ImageQuery) -> Path:
@@ -69,6 +78,6 @@ def _qemu_img(*arguments: str) -> str:
     if answer.returncode != 0:
         message = answer.stderr.strip().removeprefix("qemu-img: ")
         if "No space left" in message:
-            raise errors.NoCapacityError(message, scope=errors.CapacityScope.HOST, subject="disk of this host")
+            raise no_space(message)
         raise errors.PermanentError(f"qemu-img {arguments[0]}: {message}", parameter="Image")
     return answer.stdout

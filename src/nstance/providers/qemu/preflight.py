@@ -1,9 +1,10 @@
 """What would fail on this host when VMs of a configuration are created. Nothing is changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from nstance.providers import errors, machine_size
+from nstance.providers.machine_size import MachineSize
 from nstance.providers.port import CloudPlan, Fault, PlannedLaunch
 from nstance.providers.qemu import arguments, disks, saved_state
 from nstance.providers.qemu.settings import QemuSettings
@@ -29,21 +30,25 @@ def find_faults(plan: CloudPlan, settings: QemuSettings, memory_mib: int) -> Seq
 
 def _of_launch(launch: PlannedLaunch, settings: QemuSettings, memory_mib: int) -> Iterator[Fault]:
     path = ("templates", launch.template)
+    checks: list[Callable[[MachineSize], None]] = []  # of an instance type; raise PermanentError
     try:
         args = arguments.parse(launch.args, images=settings.images)
-        if args.image is not None:
-            disks.image_format(args.image)
-        if args.state is not None:
-            saved_state.read(args.state, binary=settings.binary, acceleration=settings.acceleration)
+        if (image := args.image) is not None:
+            _, size = disks.image_format(image)
+            checks.append(lambda wanted: disks.check_gib(wanted.disk_gib, image, size))
+        if (folder := args.state) is not None:
+            state = saved_state.read(folder, binary=settings.binary, acceleration=settings.acceleration)
+            checks.append(lambda wanted: state.check_size(wanted, folder))
     except errors.PermanentError as problem:
         yield Fault((*path, "args", *([problem.parameter] if problem.parameter else [])), str(problem))
     except errors.ProviderError as problem:
         yield Fault((*path, "args"), str(problem))
     for text in filter(None, launch.instance_types):
         try:
-            wanted = machine_size.parse(text).memory_mib
+            wanted = machine_size.parse(text)
+            if wanted.memory_mib > memory_mib:
+                raise errors.PermanentError(f"expected at most {memory_mib} MiB for all VMs, found {wanted.memory_mib}")
+            for check in checks:
+                check(wanted)
         except errors.PermanentError as problem:
             yield Fault((*path, "instance_type"), str(problem))
-            continue
-        if wanted > memory_mib:
-            yield Fault((*path, "instance_type"), f"expected at most {memory_mib} MiB for all VMs, found {wanted}")

@@ -8,6 +8,7 @@ agents decide about it.
 
 import base64
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -28,7 +29,7 @@ from nstance.providers import (
     processes,
     seed_iso,
 )
-from nstance.providers.qemu import arguments, disks, events, machine, preflight, qmp, saved_state, service
+from nstance.providers.qemu import arguments, disks, events, kill_mode, machine, preflight, qmp, saved_state
 from nstance.providers.qemu.machine import Boot, Machine
 from nstance.providers.qemu.settings import QemuSettings
 
@@ -91,7 +92,12 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
 
         with self._dirs.lock_all():  # of two creates at once, the second counts the first
             self._check_memory(planned.size.memory_mib)
-            self._dirs.create(record, {}, fill=fill)
+            try:
+                self._dirs.create(record, {}, fill=fill)
+            except OSError as problem:
+                if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise disks.no_space(str(problem)) from problem
         return record
 
     def _machine(self, request: port.CreateRequest, args: arguments.Arguments) -> tuple[Machine, Path | None]:
@@ -101,11 +107,8 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
         boot, image = Boot(kernel=args.kernel, initrd=args.initrd, append=args.append), args.image
         if args.state is not None:
             state = saved_state.read(args.state, binary=settings.binary, acceleration=settings.acceleration)
-            if size is not None and size != state.machine_size:
-                raise errors.PermanentError(
-                    f"expected instance type {state.size}, with which the state in {args.state} was saved, found {size}",
-                    parameter="instance_type",
-                )
+            if size is not None:
+                state.check_size(size, args.state)
             size, boot, image = state.machine_size, state.boot(args.state), (args.state / machine.DISK).absolute()
         planned = Machine(
             name=request.id,
@@ -219,7 +222,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
 
 def open_qemu(scope: port.Scope, clock: clocks.Clock, rng: clocks.Rng, settings: QemuSettings) -> QemuProvider:
     """Raises PermanentError if a program is missing, or VMs would not outlive the server."""
-    if problem := service.why_vms_end():
+    if problem := kill_mode.why_vms_end():
         raise errors.PermanentError(problem)
     for program in (settings.binary, disks.QEMU_IMG):
         if shutil.which(program) is None:

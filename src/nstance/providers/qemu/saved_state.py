@@ -41,6 +41,13 @@ class SavedState:
     def machine_size(self) -> MachineSize:
         return machine_size.parse(self.size)
 
+    def check_size(self, found: MachineSize, folder: Path) -> None:
+        if found != self.machine_size:
+            raise errors.PermanentError(
+                f"expected instance type {self.size}, with which the state in {folder} was saved, found {found}",
+                parameter="instance_type",
+            )
+
 
 def write(folder: Path, state: SavedState) -> None:
     (folder / RECORD).write_text(json.dumps(asdict(state), indent=1) + "\n")

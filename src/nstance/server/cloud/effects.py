@@ -72,7 +72,7 @@ def _create_failed(instance: Instance, error: errors.ProviderError) -> ev.VmCrea
     scope: CapacityScope | None = None
     if isinstance(error, errors.NoCapacityError):
         scope = error.scope
-    elif failure is not ev.Failure.REFUSED:
+    elif failure is not ev.Failure.REFUSED and not isinstance(error, errors.OutOfReachError):
         scope = CapacityScope.OFFER  # a server error
     return ev.VmCreateFailed(instance.id, failure, str(error), scope)
 

@@ -19,7 +19,8 @@ from nstance.providers import errors, memory_offers, port
 if TYPE_CHECKING:
     from nstance.sim.world import World
 
-OURS = frozenset({CapacityScope.SUBNET, CapacityScope.QUOTA, CapacityScope.HOST})  # where the end of a VM makes room
+# Where the end of a VM makes room:
+OURS = frozenset({CapacityScope.SUBNET, CapacityScope.TYPE_QUOTA, CapacityScope.QUOTA, CapacityScope.HOST})
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class Refusal:
                 return bool(offer.instance_type) and offer.instance_type == self.offer.instance_type
             case CapacityScope.SUBNET:
                 return bool(offer.subnet) and offer.subnet == self.offer.subnet
+            case CapacityScope.TYPE_QUOTA:
+                return all(offer[:2]) and offer[:2] == self.offer[:2]
             case CapacityScope.OFFER | CapacityScope.HOST:
                 return all(offer) and offer == self.offer
 

@@ -3,12 +3,12 @@
 from aiohttp import web
 
 from nstance.admin.cluster import audit, operators
-from nstance.admin.http.openapi import NUMBER, OPTIONAL, TEXT, TEXTS, TIME, list_schema, record_schema
 from nstance.admin.http.v1 import fields
 from nstance.admin.http.v1.bucket import ONE_SHARD, BucketRoutes
 from nstance.admin.http.v1.fields import Fields, field
 from nstance.admin.http.v1.replies import Shards, answer
 from nstance.admin.http.v1.routing import Call, RouteGroup, route
+from nstance.admin.json_schema import NUMBER, OPTIONAL, OPTIONAL_NUMBER, TEXT, TEXTS, TIME, list_schema, record_schema
 from nstance.model.roles import Role
 
 DEFAULT_ENTRIES = 100
@@ -37,7 +37,7 @@ ENTRY = record_schema(
 VERIFIED = record_schema(
     {
         "shard": TEXT,
-        "first_slot last_slot linked_from": {"type": ["integer", "null"]},
+        "first_slot last_slot linked_from": OPTIONAL_NUMBER,
         "snapshots": NUMBER,
         "head": OPTIONAL,
         "problems": PROBLEMS,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nstance.providers.qemu import service
+from nstance.providers.qemu import kill_mode
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ def test_vms_must_outlive_the_service(cgroup: str, answer: str, problem: str, tm
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(f"#!/bin/sh\nprintf '%s' '{answer}'\n")
     systemctl.chmod(0o755)
-    found = service.why_vms_end(tmp_path / "cgroup", str(systemctl), pid=7)
+    found = kill_mode.why_vms_end(tmp_path / "cgroup", str(systemctl), pid=7)
     assert problem in found
     assert bool(found) == bool(problem)
 
 
 def test_without_systemd_there_is_no_problem(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/system.slice/nstance-server.service\n")
-    assert service.why_vms_end(tmp_path / "cgroup", str(tmp_path / "none"), pid=7) == ""
-    assert service.why_vms_end(tmp_path / "none") == ""
+    assert kill_mode.why_vms_end(tmp_path / "cgroup", str(tmp_path / "none"), pid=7) == ""
+    assert kill_mode.why_vms_end(tmp_path / "none") == ""
