@@ -59,7 +59,7 @@ SHARD = ShardId("zone-a")
 SECONDS = 60.0  # for what must happen; nothing waits that long unless it fails
 PORT_STEP = 10
 # A busy machine that lets an event loop wait for a second or two ends no term. Failovers after a crash are as fast as ever.
-PATIENT = {"promise": "10s"}
+PATIENT = {"promise": "10s", "unreachable": {"lease": "5s"}}
 # For `config(leader_election=…)` of a test whose only server crashes: the next one waits for its lease.
 SHORT_LEASE = {"alone": {"lease": "3s", "renewal": "500ms"}}
 

@@ -103,10 +103,14 @@ def test_top_shows_the_fleet_and_loses_no_event_when_the_leader_is_killed(
     wait_for("it is ready", lambda: sum(each["reason"] == "ready" for each in events(environment)) >= 4)
     expected = events(environment)
     assert len(expected) < 50
-    lines = window.until(*(each["message"] for each in expected), "● 3 ready")
-    shown_events = [line for line in lines if line[8:11] == "Z  "]
     wanted = Counter((each["time"][11:19], each["reason"]) for each in expected)
-    assert Counter((line[:8], line[11:].split()[0]) for line in shown_events) == wanted
+
+    def are_shown() -> bool:
+        shown = [line for line in window.lines() if line[8:11] == "Z  "]
+        return Counter((line[:8], line[11:].split()[0]) for line in shown) == wanted
+
+    window.until(*(each["message"] for each in expected), "● 3 ready")
+    wait_for(f"exactly these events are shown: {wanted}", are_shown)
 
     window.press("q")
     window.until("ended with 0")

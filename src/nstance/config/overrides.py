@@ -17,6 +17,7 @@ class FileValues:
 
     size: int | None
     instance_type: str
+    own_instance_type: str  # only what the group says
     vars: Mapping[str, str]
 
 

@@ -76,6 +76,7 @@ def resolve_group(settings: Settings, key: GroupKey, from_api: DynamicGroup | No
     file = FileValues(
         size=_first(static.size if static else None, file_template.size),
         instance_type=", ".join(_instance_types(static, file_template)),
+        own_instance_type=", ".join(_instance_types(static)),
         vars={**settings.defaults.vars, **file_template.vars, **(static.vars if static else {})},
     )
     drain_timeout = settings.shard.default_drain_timeout if base.drain_timeout is None else base.drain_timeout

@@ -332,6 +332,7 @@ class GroupStatus(_message.Message):
     PREFER_FIELD_NUMBER: _builtins.int
     EXHAUSTED_OFFERS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    OWN_INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tenant: _builtins.str
     template: _builtins.str
@@ -361,6 +362,8 @@ class GroupStatus(_message.Message):
     """of a static group: what the configuration file says"""
     prefer: _builtins.str
     """loose or strict"""
+    own_instance_type: _builtins.str
+    """what the group itself says, in the file or through the API; empty: its template decides"""
     @_builtins.property
     def vars(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -442,10 +445,11 @@ class GroupStatus(_message.Message):
         prefer: _builtins.str = ...,
         exhausted_offers: _abc.Iterable[Global___ExhaustedOffer] | None = ...,
         cost: Global___Cost | None = ...,
+        own_instance_type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "cost", b"cost", "rollout", b"rollout", "size_source", b"size_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "architecture", b"architecture", "blocked", b"blocked", "capacity", b"capacity", "config", b"config", "cost", b"cost", "draining", b"draining", "etag", b"etag", "exhausted_offers", b"exhausted_offers", "file_instance_type", b"file_instance_type", "infra_hash", b"infra_hash", "instance_type", b"instance_type", "instance_types", b"instance_types", "key", b"key", "last_error", b"last_error", "markets", b"markets", "not_ready", b"not_ready", "on_demand", b"on_demand", "operating_system", b"operating_system", "overrides", b"overrides", "paused", b"paused", "prefer", b"prefer", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rolled_back_from", b"rolled_back_from", "rollout", b"rollout", "runtime_hash", b"runtime_hash", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "architecture", b"architecture", "blocked", b"blocked", "capacity", b"capacity", "config", b"config", "cost", b"cost", "draining", b"draining", "etag", b"etag", "exhausted_offers", b"exhausted_offers", "file_instance_type", b"file_instance_type", "infra_hash", b"infra_hash", "instance_type", b"instance_type", "instance_types", b"instance_types", "key", b"key", "last_error", b"last_error", "markets", b"markets", "not_ready", b"not_ready", "on_demand", b"on_demand", "operating_system", b"operating_system", "overrides", b"overrides", "own_instance_type", b"own_instance_type", "paused", b"paused", "prefer", b"prefer", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rolled_back_from", b"rolled_back_from", "rollout", b"rollout", "runtime_hash", b"runtime_hash", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -289,7 +289,9 @@ def test_static_groups_of_another_template_or_type_are_imported_apart() -> None:
     """Of the configuration files: one pool would say the capacity of one of them, and change both."""
     shards = {
         name: {
-            "web": pb.GroupStatus(key="web", template=template, instance_type=type, static=True, vars={"zone": name})
+            "web": pb.GroupStatus(
+                key="web", template=template, own_instance_type=type, static=True, vars={"zone": name}
+            )
         }
         for name, template, type in (("a", "web", "l"), ("b", "db", "l"), ("c", "web", "s"), ("d", "web", "l"))
     }

@@ -41,7 +41,7 @@ class World:
             runtime_hash="sha256:2",
             static=True,
         )
-        file = FileValues(size=None, instance_type="", vars={})
+        file = FileValues(size=None, instance_type="", own_instance_type="", vars={})
         spec = SimpleNamespace(template=SimpleNamespace(capacity={}))
         self.resolved = SimpleNamespace(group=group, etag="e", file=file, spec=spec, arch="amd64")
         shard: Any = SimpleNamespace(

@@ -87,6 +87,7 @@ class Statuses:
             runtime_hash=group.runtime_hash,
             rolled_back_from=group.rolled_back_from,
             file_instance_type=resolved.file.instance_type if group.static else "",
+            own_instance_type=(dynamic.instance_type if dynamic else None) or resolved.file.own_instance_type,
             cost=costs.group_cost(self.context.active_config.configuration.prices, group, members),
         )
 
