@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import pair as pairs
 from bench.pair import Pair
 from bench.rows import Row
-from nstance.server.identity import trust
+from nstance.server.waits import WAITS
 
 SETTLE_SECONDS = 12.0  # until the first renewal with a member is over
 SECONDS = 60.0
@@ -31,7 +31,7 @@ async def run() -> AsyncIterator[Row]:
             after, seconds = await asyncio.to_thread(_count, pair), time.monotonic() - began
     monthly = {op: (after[op] - before[op]) * MONTH_SECONDS / seconds for op in after if after[op] > before[op]}
     # Both servers also read the CA, its certificate and the nonce key, too rarely to be counted here.
-    monthly["get"] = monthly.get("get", 0.0) + 2 * AUTHORITY_READS * MONTH_SECONDS / trust.CHECK_SECONDS
+    monthly["get"] = monthly.get("get", 0.0) + 2 * AUTHORITY_READS * MONTH_SECONDS / WAITS.ca_check
     price = sum(
         count * (WRITE_PRICE if op in WRITES else 0.0 if op == "delete" else READ_PRICE)
         for op, count in monthly.items()
@@ -44,7 +44,7 @@ async def run() -> AsyncIterator[Row]:
         goal=1e6,
         detail=f"US$ {price:.2f} a month on S3; in {seconds:.0f} s: "
         + ", ".join(f"{after[op] - before[op]:.0f} {op}" for op in sorted(monthly))
-        + f", and every {trust.CHECK_SECONDS:.0f} s {2 * AUTHORITY_READS} for the CA",
+        + f", and every {WAITS.ca_check:.0f} s {2 * AUTHORITY_READS} for the CA",
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ class QuickChance(SystemRng):
 
 
 class Agent:
+    waits = settings.WAITS
+
     def __init__(self, home: Path, environment: dict[str, str], tracing: Tracing | None = None) -> None:
         self.home = home
         self._tracing = tracing
@@ -43,7 +46,7 @@ class Agent:
 
     def start(self, **more: str) -> None:
         self._stop, self.going_down = asyncio.Event(), asyncio.Event()
-        given = settings.read(self.environment | more)
+        given = replace(settings.read(self.environment | more), waits=self.waits)
         self._task = asyncio.create_task(
             lifecycle.run_until(
                 given,

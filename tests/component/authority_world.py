@@ -8,7 +8,7 @@ from nstance.authority import keyset, operators
 from nstance.authority import open as opening
 from nstance.model.ids import ClusterId, InstanceId, ShardId, TenantId
 from nstance.objects import memory
-from nstance.pki import ca, fields, keys, names, nonce, peer
+from nstance.pki import ca, keys, names, nonce, peer
 from nstance.secretstore import sealing
 from nstance.sim.rng import SeededRng
 
@@ -52,11 +52,10 @@ async def open_it(
     create: bool = True,
     insecure_dev: bool = False,
     seed: int = 1,
-    subject: fields.Subject | None = None,
 ) -> keyset.Authority:
     rng = SeededRng(seed)
     vault = opening.open_vault(store, keyring=ring, cluster=cluster, rng=rng, insecure_dev=insecure_dev)
-    return await opening.open_authority(vault, PLACES, clock=CLOCK, create=create, subject=subject)
+    return await opening.open_authority(vault, PLACES, clock=CLOCK, create=create)
 
 
 def safe(store: memory.MemoryStore, ring: sealing.Keyring = RING, seed: int = 5) -> opening.Vault:

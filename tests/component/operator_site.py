@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 import yaml
 
 from component.whole_server import CLUSTER, SHARD, World, config
@@ -20,10 +19,8 @@ from nstance.kube.lease import LeaseTimes
 from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import TenantId
-from nstance.operator import config_file
 from nstance.operator.controllers.clusters import Clusters
-from nstance.operator.options import BindAddress, Options
-from nstance.operator.shards import identity
+from nstance.operator.options import BindAddress, Options, Waits
 from nstance.operator.wiring import Build, Host, Operator
 from nstance.telemetry.tracing import Tracing
 from support.eventually import eventually
@@ -33,10 +30,7 @@ LOOPBACK = BindAddress("127.0.0.1", 0)
 TENANT = TenantId("default")
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_file, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
+WAITS = Waits(config_poll=0.02, kube_retry=0.01)
 
 
 class Site:
@@ -97,7 +91,8 @@ class Site:
         self, *, build: Build = lambda context: [Clusters(context)], tracing: Tracing | None = None, **more: Any
     ) -> Operator:
         times = LeaseTimes(renew=0.1, retry=0.1)
-        flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, "lease_times": times, **more}
+        flags: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None}
+        flags |= {"lease_times": times, "waits": WAITS, **more}
         options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **flags)
         return Operator(
             options,

@@ -10,6 +10,7 @@ import pytest
 from component.wire_world import CLUSTER, SECONDS, SHARD, Paper, World
 from nstance.objects import lease as leases
 from nstance.server.election import peer_http, peers
+from nstance.wire.http_listener import LIMITS, Limits
 from support.eventually import eventually
 
 
@@ -28,14 +29,19 @@ def fingerprint(paper: Paper) -> str:
 class Side:
     """A listening server that keeps the links it was given."""
 
-    def __init__(self, world: World, paper: Paper) -> None:
+    def __init__(self, world: World, paper: Paper, limits: Limits = LIMITS) -> None:
         self.paper = paper
         self.links: list[peers.Link] = []
         self.lease: leases.Lease | None = None
         self.context: ssl.SSLContext | None = server_side(world, paper)
         self.released = asyncio.Event()
         self.server = peer_http.PeerServer(
-            accept=self.accept, held=lambda: self.lease, context=lambda: self.context, cluster=CLUSTER, shard=SHARD
+            accept=self.accept,
+            held=lambda: self.lease,
+            context=lambda: self.context,
+            cluster=CLUSTER,
+            shard=SHARD,
+            limits=limits,
         )
 
     async def accept(self, link: peers.Link) -> None:
@@ -48,8 +54,8 @@ class Side:
 
 
 @asynccontextmanager
-async def listening(world: World, paper: Paper | None = None) -> AsyncIterator[Side]:
-    side = Side(world, paper or world.server())
+async def listening(world: World, paper: Paper | None = None, limits: Limits = LIMITS) -> AsyncIterator[Side]:
+    side = Side(world, paper or world.server(), limits)
     await side.server.listener.start("127.0.0.1", 0)
     try:
         yield side
@@ -63,9 +69,9 @@ def dialer(world: World, paper: Paper, shard: str = SHARD) -> peer_http.HttpDial
 
 
 @asynccontextmanager
-async def linked(world: World) -> AsyncIterator[tuple[Side, peers.Link, peers.Link]]:
+async def linked(world: World, limits: Limits = LIMITS) -> AsyncIterator[tuple[Side, peers.Link, peers.Link]]:
     """(the listening side, its end of the link, the caller's end)"""
-    async with listening(world) as side:
+    async with listening(world, limits=limits) as side:
         here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
         try:
             await eventually(lambda: side.links, "the link")

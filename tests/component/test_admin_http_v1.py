@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from component.http_world import (
     DEAD,
@@ -387,11 +386,11 @@ async def test_sessions_of_browsers(tmp_path: Path) -> None:
                 assert answer.status == 200
 
 
-async def test_guessing_tokens_and_floods_are_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nstance.admin.http.routes.REQUESTS", rate_limit.Rate(0.001, 30.0))
+async def test_guessing_tokens_and_floods_are_slowed_down(tmp_path: Path) -> None:
+    extras = Extras(requests=rate_limit.Rate(0.001, 30.0))
     async with World(tmp_path, SETTINGS, agents=False) as world:
         await world.start()
-        async with served(world, guard=GUARDED) as browser:
+        async with served(world, guard=GUARDED, extras=extras) as browser:
             codes = []
             for _ in range(int(rate_limit.LOGINS.burst) + 1):
                 async with browser.post("/v1/session", json={"token": "guess"}) as answer:
@@ -407,11 +406,11 @@ async def test_guessing_tokens_and_floods_are_slowed_down(tmp_path: Path, monkey
                     assert answer.status == code
 
 
-async def test_browsers_behind_one_address_have_a_rate_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nstance.admin.http.routes.REQUESTS", rate_limit.Rate(0.001, 4.0))
+async def test_browsers_behind_one_address_have_a_rate_each(tmp_path: Path) -> None:
+    extras = Extras(requests=rate_limit.Rate(0.001, 4.0))
     async with World(tmp_path, SETTINGS, agents=False) as world:
         await world.start()
-        async with served(world, guard=OPEN) as browser:
+        async with served(world, guard=OPEN, extras=extras) as browser:
             cookies = []
             for _ in range(2):
                 browser.session.cookie_jar.clear()

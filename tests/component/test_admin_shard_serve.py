@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from component.admin_shell import operator_addresses, shell
 from component.http_world import TOKEN, check, get_json, lines, post, served
 from component.whole_server import SECONDS, SHARD, World, config
-from nstance.admin.http import access, server, unversioned
+from nstance.admin.http import access, routes, server, stream, unversioned
 from nstance.admin.http.access import Access
 from support import ports
 
@@ -204,24 +204,21 @@ async def test_events_are_streamed_and_a_browser_that_returns_misses_none(tmp_pa
                 assert all(each["data"] != first["data"] for each in seen)
 
 
-async def test_streams_are_bounded_and_an_unresponsive_shard_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nstance.admin.http.stream.MAX_STREAMS", 1)
-    monkeypatch.setattr("nstance.admin.http.stream.HEARTBEAT_SECONDS", 0.02)
+async def test_streams_are_bounded_and_an_unresponsive_shard_is_reported(tmp_path: Path) -> None:
+    extras = routes.Extras(streams=stream.Limits(streams=1, heartbeat_seconds=0.02))
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
-        stream = {"Accept": "text/event-stream"}
-        async with served(world, dead=True) as browser, asyncio.timeout(SECONDS):
-            async with browser.get("/events", params={**ALL, "limit": "0"}, headers=stream) as answer:
+        events = {"Accept": "text/event-stream"}
+        async with served(world, dead=True, extras=extras) as browser, asyncio.timeout(SECONDS):
+            async with browser.get("/events", params={**ALL, "limit": "0"}, headers=events) as answer:
                 coming = lines(answer)
                 assert list(await anext(coming)) == ["id"]
                 reply = await anext(coming)
                 assert (reply["event"], reply["data"]["shard"]) == ("shard", "dead")
-                async with browser.get("/events", params=ALL, headers=stream) as second:
+                async with browser.get("/events", params=ALL, headers=events) as second:
                     assert second.status == 503
             while True:  # the first one's place is free once its end is noticed
-                async with browser.get("/events", params=ALL, headers=stream) as third:
+                async with browser.get("/events", params=ALL, headers=events) as third:
                     if third.status == 200:
                         break
 
@@ -230,15 +227,15 @@ async def test_a_quiet_stream_gets_heartbeats_although_the_shard_reports_its_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nstance.admin.shard.shard_feed.CONTROL_PLANE_SECONDS", 0.01)
-    monkeypatch.setattr("nstance.admin.http.stream.HEARTBEAT_SECONDS", 0.2)
+    extras = routes.Extras(streams=stream.Limits(heartbeat_seconds=0.2))
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
-        stream = {"Accept": "text/event-stream"}
+        events = {"Accept": "text/event-stream"}
         quiet = {**HERE, "limit": "0"}
         async with (
-            served(world) as browser,
+            served(world, extras=extras) as browser,
             asyncio.timeout(SECONDS),
-            browser.get("/events", params=quiet, headers=stream) as answer,
+            browser.get("/events", params=quiet, headers=events) as answer,
         ):
             while await answer.content.readline() != b": still here\n":
                 pass

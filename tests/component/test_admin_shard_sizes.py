@@ -81,6 +81,21 @@ async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: P
         assert "size 5 → 4 (by the configuration file)" in messages
 
 
+async def test_a_size_is_given_back_to_the_newest_file(tmp_path: Path) -> None:
+    """The active one had 2: two healthy instances were deleted, and created again when the file was read."""
+    async with World(tmp_path, shard_config(2)) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("group", "scale", "workers", "4")
+        world.configure(shard_config(3))
+        [back] = await admin.json("group", "update", "workers", "--unset-size")
+        assert (back["size"], back["size_source"]["config_size"]) == (3, 3)
+        world.store.tamper(f"shard/{world.shard}/config.jsonc", b"{")
+        await admin.ok("group", "scale", "workers", "4")
+        [back] = await admin.json("group", "update", "workers", "--unset-size")
+        assert back["size"] == 3  # the last one that was valid
+
+
 async def test_types_and_vars_are_compared_and_given_back_too(tmp_path: Path) -> None:
     async with World(tmp_path, shard_config(1, vars={"greeting": "file"})) as world:
         await world.start()

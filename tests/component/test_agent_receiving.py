@@ -11,7 +11,8 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer
 from component.agent_world import Agent
-from nstance.agent.files import installation, on_receive
+from nstance.agent.files import installation
+from nstance.agent.settings import Waits
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
 from nstance.tasks.backoff import Backoff
@@ -147,9 +148,9 @@ async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
 
 
 async def test_a_command_that_hangs_or_fails_is_reported_and_does_not_stop_the_files(
-    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    server: AgentServer, agent: Agent
 ) -> None:
-    monkeypatch.setattr(on_receive.OnReceive.__init__, "__kwdefaults__", {"timeout": 2.0})
+    agent.waits = Waits(command=2.0)
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"sh -c 'grep -q 1 {agent.recv}/a.txt && sleep 600; exit 3'")
     await eventually(lambda: "did not end within 2 s and was killed" in last_report(server).files_error)
@@ -160,9 +161,9 @@ async def test_a_command_that_hangs_or_fails_is_reported_and_does_not_stop_the_f
 
 
 async def test_a_set_counts_as_received_once_its_command_has_succeeded(
-    server: AgentServer, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: AgentServer, agent: Agent, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(on_receive, "RETRY", Backoff(0.05, 300.0))
+    agent.waits = Waits(command_retry=Backoff(0.05, 300.0))
     go_on = tmp_path / "go-on"
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"test -e {go_on}")

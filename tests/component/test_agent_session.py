@@ -11,8 +11,8 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer
 from component.agent_world import Agent, get
-from nstance.agent import lifecycle, session
 from nstance.agent.files.folder import SetupError
+from nstance.agent.settings import Waits
 from nstance.model.ids import InstanceId
 from nstance.v1 import agent_pb2
 from nstance.wire import status
@@ -148,18 +148,16 @@ async def test_says_goodbye_with_the_reason(
     assert server.last_seen.messages[-1].WhichOneof("kind") == "goodbye"
 
 
-async def test_it_waits_until_the_goodbye_is_confirmed(
-    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "GOODBYE_SECONDS", 60.0)
-    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 60.0)
+async def test_it_waits_until_the_goodbye_is_confirmed(server: AgentServer, agent: Agent) -> None:
+    agent.waits = Waits(goodbye=60.0, stop=60.0)
     server.hold_goodbyes = asyncio.Event()
     agent.start()
     await eventually(lambda: server.last_seen.reports)
     stopping = asyncio.create_task(agent.stop())
     await eventually(lambda: server.last_seen.goodbyes)
-    done, _ = await asyncio.wait({stopping}, timeout=0.3)
-    assert not done
+    server.push({"a.txt": b"1"}, "sha256:1")
+    await eventually((agent.recv / "a.txt").exists)  # it is still there
+    assert not stopping.done()
     server.hold_goodbyes.set()
     await stopping
 
@@ -239,13 +237,11 @@ async def test_the_health_endpoint_is_green_once_registered(server: AgentServer,
     assert (await get(free_port, "/healthz", method="POST"))[0] == "405 Method Not Allowed"
 
 
-async def test_two_agents_do_not_share_an_identity(
-    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lifecycle, "LOCK_TIMEOUT_SECONDS", 0.1)
+async def test_two_agents_do_not_share_an_identity(server: AgentServer, agent: Agent) -> None:
     agent.start()
     await eventually(lambda: server.last_seen.reports)
     second = Agent(agent.home, agent.environment)
+    second.waits = Waits(identity_lock=0.1)
     second.start()
     await eventually(lambda: second.ended)
     with pytest.raises(SetupError, match="another nstance-agent"):

@@ -50,7 +50,9 @@ async def test_the_first_server_makes_it_and_others_adopt_it() -> None:
 
 
 async def test_the_config_shapes_the_subject() -> None:
-    made = await open_it(new_store(), subject=fields.Subject(cn="Root of Acme"))
+    made = await opening.open_authority(
+        safe(new_store()), PLACES, clock=CLOCK, create=True, subject=fields.Subject(cn="Root of Acme")
+    )
     assert made.signer(CLOCK.now).certificate.subject.rfc4514_string() == "CN=Root of Acme"
 
 

@@ -30,6 +30,7 @@ GROUPS = {
     "globex": {"theirs": {"template": "web", "size": 1}},
 }
 HERE = {"shard": str(SHARD)}
+UNLIMITED = routes.Extras(requests=rate_limit.Rate(1e6, 1e6))
 OPERATOR_ID = "opr-01jw51srryegh9snf9cmeh3k4q"
 
 # The role that each route requires; None: it is public.
@@ -140,7 +141,7 @@ async def site(tmp_path: Path, *, role: Role = Role.ADMIN, agents: bool = False)
     async with World(tmp_path, config(groups=GROUPS), agents=agents) as world:
         await world.start()
         guard = replace(OPEN, tokens=TokenFile(path, world.clock))
-        async with served(world, guard=guard, tenant="acme", role=role) as browser:
+        async with served(world, guard=guard, extras=UNLIMITED, tenant="acme", role=role) as browser:
             yield Site(world, browser, path)
 
 
@@ -176,11 +177,6 @@ async def ask(browser: Browser, row: tuple[str, str], instance: str, token: str,
     async with browser.request(method, path, params=query, json=BODIES.get(row), headers=headers) as answer:
         is_stream = "event-stream" in answer.headers.get("Content-Type", "")
         return answer.status, "" if is_stream else await answer.text()
-
-
-@pytest.fixture(autouse=True)
-def without_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "REQUESTS", rate_limit.Rate(1e6, 1e6))
 
 
 async def test_every_route_with_every_role_in_every_tenant(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from component import agent_world, operator_site
+from component import agent_world
 from component.scraped_fleet import answer_spot_notice, scraped_fleet
 from component.whole_server import SHARD
 from nstance.kube.queue import Result
@@ -21,7 +21,6 @@ from support import prometheus
 from support.eventually import eventually
 
 free_port = agent_world.free_port
-impatient = operator_site.impatient
 system_state = agent_world.system_state
 
 DOCS = Path(__file__).parents[2] / "docs"

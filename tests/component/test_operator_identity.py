@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import functools
 import socket
 from collections.abc import Awaitable, Callable
@@ -19,8 +20,8 @@ from nstance.model.ids import ShardId, TenantId
 from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.errors import FatalError
 from nstance.operator.metrics import Metrics
-from nstance.operator.options import Environment
-from nstance.operator.shards import identity, registration
+from nstance.operator.options import Environment, Waits
+from nstance.operator.shards import registration
 from nstance.operator.shards.identity import IdentityStore
 from nstance.operator.shards.links import Links
 from nstance.operator.shards.ports import ShardUnreachableError
@@ -30,6 +31,7 @@ from nstance.wire.limits import Limits
 from support.eventually import eventually
 
 NAMES = Environment(namespace="default")
+WAITS = Waits(kube_retry=0.01, registration=0.2)
 SECRETS = (NAMES.key_secret, NAMES.cert_secret)
 
 
@@ -71,7 +73,12 @@ class Cluster:
         self, kube: MemoryKube | None = None, *, configuration: Configuration | None = None
     ) -> IdentityStore:
         return IdentityStore(
-            kube or self.kube, NAMES, configuration or settings(self.world), clock=self.clock, rng=self.world.rng
+            kube or self.kube,
+            NAMES,
+            configuration or settings(self.world),
+            clock=self.clock,
+            rng=self.world.rng,
+            waits=WAITS,
         )
 
 
@@ -151,11 +158,8 @@ async def test_a_crash_at_any_call_is_made_good_by_the_next_start(tmp_path: Path
 
 
 @pytest.mark.parametrize("verb", [Verb.GET, Verb.CREATE])
-async def test_an_api_server_that_fails_is_asked_again(
-    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_api_server_that_fails_is_asked_again(tmp_path: Path, verb: Verb) -> None:
     """An error is never read as an absence: no second key, whatever answer is lost."""
-    monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
@@ -296,9 +300,7 @@ async def test_each_fault_has_its_own_fatal_line(
     tmp_path: Path,
     spoil: Callable[[Cluster], Awaitable[IdentityStore]],
     words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_SECONDS", 0.2)
     async with World(tmp_path, config(), agents=False) as world:
         await world.start()
         cluster = await Cluster(world).prepared()
@@ -372,6 +374,11 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
         await two.obtain()
         asked = 0
 
+        async def renewed(links: Links) -> registration_pb2.RegisterResponse | None:
+            with contextlib.suppress(ShardUnreachableError):
+                return await links.renew_certificate()
+            return None
+
         async def ask() -> registration_pb2.RegisterResponse:
             nonlocal asked
             asked += 1
@@ -380,12 +387,7 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
             )
             running = asyncio.create_task(links.run())
             try:
-                async with asyncio.timeout(SECONDS):
-                    while True:
-                        try:
-                            return await links.renew_certificate()
-                        except ShardUnreachableError:
-                            await asyncio.sleep(0.01)
+                return await eventually(functools.partial(renewed, links))
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)

@@ -18,6 +18,7 @@ from nstance.model.ids import ShardId, TenantId
 from nstance.model.roles import Role
 from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
+from nstance.operator.options import Waits
 from nstance.operator.shards import link as linking
 from nstance.operator.shards import links
 from nstance.operator.shards.links import Links
@@ -26,17 +27,13 @@ from nstance.pki import keys
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import credentials
-from nstance.wire.limits import Limits
 from support.eventually import eventually
 
 OTHER = ShardId("zone-b")
 GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linking, "LIMITS", Limits(ping_after=0.2, pong_within=2.0, handshake_seconds=5.0))
-    monkeypatch.setattr(linking, "RETRY", Backoff(0.2, 0.2, jitter=1.0))
+WAITS = Waits(ping=0.2, pong=2.0, link_retry=Backoff(0.2, 0.2, jitter=1.0))
 
 
 @dataclass
@@ -82,7 +79,9 @@ async def linked(world: World, operator: Operator, configuration: Configuration)
         operator.certificate_pem.encode(), keys.private_to_pem(operator.key).encode(), world.ca_pem.encode()
     )
     ear = Ear()
-    links = Links(configuration, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, rng=world.rng)
+    links = Links(
+        configuration, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, rng=world.rng, waits=WAITS
+    )
     links.add_listener(ear)
     task = asyncio.create_task(links.run())
     try:

@@ -1,6 +1,5 @@
 """Who may call: registered operators, until they are revoked; and what a leader in doubt still does."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from nstance.model.roles import Role
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import keys, proof
-from nstance.server.api import admission, watchers
+from nstance.server.waits import Waits
 from nstance.v1 import operator_grpc
 from nstance.v1.operator_pb2 import GroupConfig, ListGroupsRequest
 from nstance.wire.call import call
@@ -40,24 +39,22 @@ async def test_a_revoked_operator_is_out_at_once_here(tmp_path: Path) -> None:
 
 
 async def eventually_refused(operator: Operator) -> GRPCError:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            try:
-                await operator.call("ListGroups")
-            except GRPCError as error:
-                return error
-            except (OSError, StreamTerminatedError):
-                pass
-            await asyncio.sleep(0.01)
+
+    async def ask() -> GRPCError | None:
+        try:
+            await operator.call("ListGroups")
+        except GRPCError as error:
+            return error
+        except (OSError, StreamTerminatedError):
+            pass
+        return None
+
+    return await eventually(ask)
 
 
-async def test_one_revoked_elsewhere_is_out_when_it_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.05)
-    monkeypatch.setattr(admission, "MAX_AGE_FOR_WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(watchers, "ADMISSION_INTERVAL_SECONDS", 0.05)
+async def test_one_revoked_elsewhere_is_out_when_it_is_looked_at_again(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        world.waits = Waits(admission=0.05, watch_admission=0.05, watch_admission_interval=0.05)
         await world.start()
         operator = await world.operator("acme")
         async with operator.watch() as watching:
@@ -133,11 +130,9 @@ async def test_a_leader_in_doubt_shows_what_it_knows_and_changes_nothing(tmp_pat
             await watching.snapshot()
 
 
-async def test_while_storage_is_silent_a_known_operator_stays_and_a_stranger_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.0)
+async def test_while_storage_is_silent_a_known_operator_stays_and_a_stranger_waits(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        world.waits = Waits(admission=0.0)
         await world.start()
         known, stranger = await world.operator("acme"), await world.operator("acme")
         await known.call("ListGroups")

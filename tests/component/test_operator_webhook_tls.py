@@ -9,7 +9,6 @@ from typing import Any
 
 import aiohttp
 
-from component import operator_site
 from component.operator_site import LOOPBACK, Site, running, site
 from component.whole_server import CLUSTER
 from nstance.clock import SystemClock
@@ -19,8 +18,6 @@ from nstance.operator.serving import webhook_certificate
 from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.wiring import Operator
 from support.eventually import eventually
-
-impatient = operator_site.impatient
 
 
 async def webhook_configuration(here: Site) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from component import operator_site
 from component.operator_site import NAME, get, is_ready, ready, running, site
 from component.whole_server import SHARD
 from nstance.clock import SystemClock, SystemRng
@@ -26,11 +25,8 @@ from nstance.kube.port import Kube, Object, Selection
 from nstance.operator import workload_cluster
 from nstance.operator.controllers import clusters
 from nstance.operator.errors import FatalError
-from nstance.operator.options import BindAddress, Endpoint, Environment
-from nstance.operator.shards import registration
+from nstance.operator.options import BindAddress, Endpoint, Environment, Waits
 from support.eventually import eventually
-
-impatient = operator_site.impatient
 
 
 async def test_from_nothing_to_ready_and_to_an_orderly_end(tmp_path: Path) -> None:
@@ -268,12 +264,11 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
 # ---- ends
 
 
-async def test_nobody_answers_and_a_taken_port_are_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_SECONDS", 0.1)
+async def test_nobody_answers_and_a_taken_port_are_fatal(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         await here.world.servers["a"].crash()
         with pytest.raises(FatalError, match="no shard could be reached"):
-            await here.operator().run()
+            await here.operator(waits=Waits(registration=0.1)).run()
         with socket.create_server(("127.0.0.1", 0)) as other:
             taken = BindAddress("127.0.0.1", other.getsockname()[1])
             with pytest.raises(FatalError, match=r"--metrics-bind-address: 127.0.0.1:.* cannot be opened"):

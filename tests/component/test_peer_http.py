@@ -25,7 +25,7 @@ from component.wire_world import CHANCE, CLUSTER, SECONDS, SHARD, Paper, Pipe, W
 from nstance.objects import lease as leases
 from nstance.pki import ca, fields, keys
 from nstance.server.election import peer_http, peers
-from nstance.wire import http_listener
+from nstance.wire.http_listener import Limits
 from support.eventually import eventually
 
 JOIN = peers.Join("server-2", "inc-2", ("127.0.0.1:1",), "ab")
@@ -113,11 +113,13 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
     for module, name in (
         (peer_http, "GOODBYE_SECONDS"),
         (peer_http, "SILENCE_SECONDS"),
-        (http_listener, "SHUTDOWN_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 1000.0)
     world = World()
-    async with listening(world) as side, Pipe(side.server.listener.port) as pipe:
+    async with (
+        listening(world, limits=Limits(shutdown_seconds=1000.0)) as side,
+        Pipe(side.server.listener.port) as pipe,
+    ):
         here = await dialer(world, world.server(id="server-2")).dial(
             (f"127.0.0.1:{pipe.port}",), fingerprint(side.paper)
         )
@@ -133,8 +135,7 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
 @on_both_loops
 async def test_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     world = World()
-    side = Side(world, world.server())
-    side.server.listener._request_seconds = 1.0
+    side = Side(world, world.server(), Limits(request_seconds=1.0))
     await side.server.listener.start("127.0.0.1", 0)
     here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
     await eventually(lambda: side.links)
@@ -152,9 +153,8 @@ async def test_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     await side.server.listener.close()
 
 
-async def test_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "HANDSHAKE_SECONDS", 0.2)
-    async with listening(World()) as side:
+async def test_a_client_that_never_shakes_hands_is_cut_off() -> None:
+    async with listening(World(), limits=Limits(handshake_seconds=0.2)) as side:
         reader, writer = await asyncio.open_connection("127.0.0.1", side.server.listener.port)
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(ConnectionError):
@@ -435,15 +435,12 @@ async def test_older_tls_is_refused(version: ssl.TLSVersion) -> None:
             await session.get(f"https://{side.address}{peer_http.LEADERSHIP}", ssl=context)
 
 
-async def test_the_leader_is_named_although_many_idle_clients_connect(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_leader_is_named_although_many_idle_clients_connect() -> None:
     """Links stay: only what waits makes room."""
-    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 20)
     world = World()
     anonymous = world.client_context()
     anonymous.set_alpn_protocols(["http/1.1"])
-    async with linked(world) as (side, there, here), aiohttp.ClientSession() as session:
+    async with linked(world, Limits(connections=20)) as (side, there, here), aiohttp.ClientSession() as session:
         side.lease = LEASE
         idle = await asyncio.gather(
             *(asyncio.open_connection("127.0.0.1", side.server.listener.port) for _ in range(100))

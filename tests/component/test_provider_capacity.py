@@ -156,3 +156,32 @@ def test_server_errors_count_against_an_offer_and_throttling_does_not(error: Pro
         w.advance(40.0)
         assert [r.subnet for r in w.auditor.records.values() if r.state is State.RUNNING] == [place]
         assert not w.violations, w.violations[0]
+
+
+def revisions(w: World) -> Counter[str]:
+    return Counter(record.instance_type for record in w.auditor.records.values() if record.state is State.RUNNING)
+
+
+@pytest.mark.parametrize("surge", [1, 0])
+def test_a_lost_instance_is_replaced_during_a_rollout_to_a_type_without_capacity(surge: int) -> None:
+    """By the revision before. Once there is capacity, it is rotated like the others."""
+    desired = DesiredGroup(size=3, drain=0.0, instance_types=("small",), max_surge=surge, max_unavailable=1 - surge)
+    later = DesiredGroups(groups={"web": replace(desired, instance_types=("large",))}, capacity_retry=20.0)
+    with world(1, Setup(servers=1, operator=False, desired_groups=replace(later, groups={"web": desired}))) as w:
+        w.begin()
+        w.advance(12.0)
+        assert revisions(w) == {"small": 3}
+        w.provider_faults.exhausted[Offer(ANY, "large", ANY)] = 120.0
+        w.configure(later)
+        w.advance(20.0)
+        left = 3 if surge else 2  # removed first, as `max_unavailable` allows
+        for _ in range(2):
+            w.do(w.cloud.destroy, next(i.id for i in w.auditor.records.values() if i.state is State.RUNNING))
+            w.advance(12.0)
+            assert revisions(w) == {"small": left}
+        w.advance(120.0 - w.now)
+        assert revisions(w) == {"small": left}
+        assert sum(record.instance_type == "small" for record in w.auditor.records.values()) == 5  # none in turn
+        w.advance(200.0)
+        assert revisions(w) == {"large": 3}
+        assert not w.violations, w.violations[0]

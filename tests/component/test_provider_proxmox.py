@@ -27,6 +27,7 @@ from nstance.providers.proxmox.preflight import DISK_RIGHTS, ISO_RIGHTS, VM_RIGH
 from nstance.providers.proxmox.settings import ProxmoxSettings
 from nstance.server import options, validation
 from support import proxmox_stand_in
+from support.eventually import eventually
 from support.proxmox_stand_in import Rule
 
 HERE = scope()
@@ -177,7 +178,7 @@ async def test_an_unfinished_clone_is_waited_for_and_never_doubled(world: Proxmo
     asked, doors = request(), [world.door(HERE), world.door(HERE)]
     world.stand_in.clone_looks, world.stand_in.report_lag = 12, 50
     creating = asyncio.create_task(doors[0].create(asked))
-    await proxmox_stand_in.until(lambda: world.stand_in.vms() != [])
+    await eventually(lambda: world.stand_in.vms() != [])
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
     with pytest.raises(errors.UnavailableError, match="is being cloned and may be"):
@@ -334,7 +335,7 @@ async def test_vms_in_flight_count(world: ProxmoxWorld) -> None:
 async def test_a_delete_during_a_create_wins(world: ProxmoxWorld) -> None:
     asked, doors = request(), [world.door(HERE), world.door(HERE)]
     creating = asyncio.create_task(doors[0].create(asked))
-    await proxmox_stand_in.until(lambda: any("/clone" in path for _, path in world.stand_in.calls))
+    await eventually(lambda: any("/clone" in path for _, path in world.stand_in.calls))
     assert await _deleted(doors[1], asked.id)
     answer = await asyncio.gather(creating, return_exceptions=True)
     assert isinstance(answer[0], errors.ProviderError)

@@ -16,6 +16,7 @@ from contracts.provider_worlds import LocalWorld, marked, one, request, scope, t
 from nstance.model.ids import InstanceId
 from nstance.providers import port, tmux
 from nstance.providers.port import Status
+from support.eventually import eventually
 
 HERE = scope()
 
@@ -174,10 +175,9 @@ async def test_the_agent_starts_anew_when_its_code_changes(tmp_path: Path) -> No
         async def reloaded() -> bool:
             # Written again and again: the watcher may have begun to watch only after the first agent spoke.
             code.write_text("import signal, os\nprint('two', os.getpid(), flush=True)\nsignal.pause()\n")
-            await asyncio.sleep(0.2)
             return await says("two")
 
-        await tick_until(world, reloaded)
+        await eventually(reloaded, interval=0.2)
         assert (await door.get(vm.id, None)).status is Status.RUNNING
         assert len(marked(vm.id)) >= 2, "the watcher and the agent"
         assert await door.delete(vm.id, None) is Status.DELETED

@@ -15,15 +15,14 @@ from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca
 from nstance.secretstore import sealing
 from nstance.server.errors import FatalError
-from nstance.server.identity import certificate_expiry, trust
+from nstance.server.identity import certificate_expiry
+from nstance.server.waits import WAITS, Waits
 
 PLACES = authorities.Places("cluster/")
-LOOKS_EVERY = trust.CHECK_SECONDS
 
 
-@pytest.fixture(autouse=True)
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "CHECK_SECONDS", 0.02)
+class QuickWorld(World):
+    waits = Waits(ca_check=0.02)
 
 
 class Blip:
@@ -55,7 +54,7 @@ async def until_adopted(world: World, running: Running) -> None:
 
 
 async def test_a_blip_while_the_ca_is_read_again_leaves_the_server_well(tmp_path: Path) -> None:
-    async with World(tmp_path) as world:
+    async with QuickWorld(tmp_path) as world:
         running = await world.start()
         blip = world.fate = Blip()
         await running.until(lambda: blip.asked >= 5)
@@ -69,7 +68,7 @@ async def test_a_blip_while_the_ca_is_read_again_leaves_the_server_well(tmp_path
 async def test_a_ca_that_cannot_be_read_for_a_while_does_not_end_its_renewal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with World(tmp_path) as world:
+    async with QuickWorld(tmp_path) as world:
         running = await world.start()
         whole = world.store.contents()[PLACES.sealed_ca]
         world.store.tamper(PLACES.sealed_ca, b"not a sealed object")
@@ -85,7 +84,7 @@ async def test_the_servers_certificate_is_renewed_although_the_ca_cannot_be_read
 ) -> None:
     monkeypatch.setattr(ca, "SERVER_LIFE", 3.0)
     caplog.set_level(logging.INFO)
-    async with World(tmp_path) as world:
+    async with QuickWorld(tmp_path) as world:
         running = await world.start()
         world.fate = Blip()
         caplog.clear()
@@ -102,7 +101,7 @@ async def test_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_end_ca
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ca, "SERVER_LIFE", 6.0)
-    async with World(tmp_path) as world:
+    async with QuickWorld(tmp_path) as world:
         running = await world.start()
         first = await running.until(lambda: expiry(running, "server"))
         assert expiry(running, "ca") == running.lead_now.issuer.authority.cas[0].ca.expires
@@ -112,7 +111,7 @@ async def test_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_end_ca
 
 async def test_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate_expiry, "REPEAT_SECONDS", 0.1)
-    async with World(tmp_path) as world:
+    async with QuickWorld(tmp_path) as world:
         running = await world.start()
         operator = await world.operator()
 
@@ -130,7 +129,7 @@ async def test_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_new_key_signs_only_after_every_server_had_time_to_read_it() -> None:
-    assert min(rotation.NONCE_NOTICE, rotation.CA_NOTICE) > 2 * LOOKS_EVERY
+    assert min(rotation.NONCE_NOTICE, rotation.CA_NOTICE) > 2 * WAITS.ca_check
 
 
 @pytest.mark.parametrize("kind", ["file", "env"])
@@ -141,12 +140,12 @@ async def test_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
     configured = config()
     configured["cluster"]["secrets"] = {"provider": kind}
     monkeypatch.delenv("NSTANCE_ENCRYPTION_KEY", raising=False)
-    async with World(tmp_path / "without", configured) as world:
+    async with QuickWorld(tmp_path / "without", configured) as world:
         with pytest.raises(FatalError, match="NSTANCE_ENCRYPTION_KEY is not set"):
             await world.start(insecure_dev=False)
         assert not [key for key in world.store.contents() if key.startswith("cluster/")]
     monkeypatch.setenv("NSTANCE_ENCRYPTION_KEY", "k" * 32)
-    async with World(tmp_path / "with", configured) as world:
+    async with QuickWorld(tmp_path / "with", configured) as world:
         await world.start(insecure_dev=False)
         for key in (PLACES.sealed_ca, PLACES.nonce_key):
             assert world.store.contents()[key].startswith(sealing.MAGIC)

@@ -16,8 +16,8 @@ from nstance.objects.errors import PermissionDeniedError, StorageError, Unavaila
 from nstance.objects.memory import Fate, Verb
 from nstance.objects.port import MAX_READ
 from nstance.server import reserved_ports, wiring
-from nstance.server.election import elector
 from nstance.server.errors import FatalError
+from nstance.server.waits import Waits
 from nstance.tasks.backoff import Backoff
 from support import ports
 from support.eventually import eventually
@@ -71,11 +71,10 @@ async def test_a_store_that_cannot_be_written_is_reported_until_it_can(
     problem: StorageError,
     expected: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reading succeeded, so a server that could not write waited without a word."""
-    monkeypatch.setattr(wiring, "BOOT_RETRY", Backoff(0.05, 0.05))
     async with World(tmp_path) as world:
+        world.waits = Waits(boot_retry=Backoff(0.05, 0.05))
         world.fate = lambda verb, key: Fate(error=problem) if "/probe-" in key else Fate()
         starting = asyncio.create_task(world.start("a"))
         message = f"failed to check the store, will retry: {expected}"
@@ -106,13 +105,7 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
         starting = asyncio.create_task(world.start("b"))
         await eventually(lambda: "b" in world.servers)
         port = world.servers["b"].base
-        async with asyncio.timeout(SECONDS):
-            while True:
-                with contextlib.suppress(aiohttp.ClientConnectorError):
-                    status, text = await health_text(port)
-                    if status == 503 and "nobody can lead: " in text:
-                        break
-                await asyncio.sleep(0.05)
+        text = await unhealthy_text(port)
         assert "slot" in text.partition("nobody can lead: ")[2]
         world.store.tamper(slot, whole)
         await starting
@@ -121,19 +114,21 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
 
 async def unhealthy_text(port: int) -> str:
     """What /health says when it says that nobody can lead."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                status, text = await health_text(port)
-                if status == 503 and "nobody can lead: " in text:
-                    return text
-            await asyncio.sleep(0.05)
+
+    async def ask() -> str:
+        with contextlib.suppress(aiohttp.ClientConnectorError):
+            status, text = await health_text(port)
+            if status == 503 and "nobody can lead: " in text:
+                return text
+        return ""
+
+    return await eventually(ask)
 
 
-async def test_a_damaged_journal_does_not_make_the_epoch_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_journal_does_not_make_the_epoch_grow(tmp_path: Path) -> None:
     """A server claimed the lease again and again although it could not lead."""
-    monkeypatch.setattr(elector, "ABSTAIN_SECONDS", 0.05)
     async with World(tmp_path) as world:
+        world.waits = Waits(abstain=0.05)
         await (await world.start("a")).stop()
         slot, key = f"shard/{SHARD}/journal/{1:020d}.json", f"shard/{SHARD}/leader.json"
         whole = world.store.contents()[slot]
@@ -160,12 +155,10 @@ async def test_a_damaged_journal_does_not_make_the_epoch_grow(tmp_path: Path, mo
 @pytest.mark.parametrize(
     "planted", [pytest.param(b"{}", id="damaged"), pytest.param(bytes(MAX_READ + 1), id="oversized")]
 )
-async def test_a_lease_that_cannot_be_read_ends_no_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: bytes
-) -> None:
+async def test_a_lease_that_cannot_be_read_ends_no_server(tmp_path: Path, planted: bytes) -> None:
     """The leader and its standby exited, and were gone when somebody repaired it."""
-    monkeypatch.setattr(elector, "ABSTAIN_SECONDS", 0.05)
     async with World(tmp_path) as world:
+        world.waits = Waits(abstain=0.05)
         leader = await world.start("a")
         standby = await world.start("b", lead=False)
         key = f"shard/{SHARD}/leader.json"

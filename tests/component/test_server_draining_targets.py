@@ -11,7 +11,7 @@ from nstance.model.ids import ProviderId
 from nstance.providers import errors
 from nstance.providers.memory import MemoryProvider
 from nstance.providers.port import LoadBalancer, Scope, Traits
-from nstance.server.cloud import load_balancers
+from nstance.server.waits import Waits
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
 
@@ -36,16 +36,12 @@ class DrainingProvider(MemoryProvider):
 
 class DrainingWorld(World):
     provider: DrainingProvider
+    waits = Waits(connections_check=0.02)
 
     def open_provider(self, name: str) -> DrainingProvider:
         scope = Scope(cluster=CLUSTER, shard=self.shard)
         self.provider = DrainingProvider(scope, self.clock, cloud=self.cloud, server=name)
         return self.provider
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_balancers, "DRAINING_INTERVAL_SECONDS", 0.02)
 
 
 async def drained(world: DrainingWorld) -> None:

@@ -11,7 +11,7 @@ from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.rollout import Outcome
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
-from nstance.server.leader import earlier_revisions, revision_store
+from nstance.server.waits import Waits
 from nstance.v1 import operator_pb2
 from support.eventually import eventually
 
@@ -190,11 +190,9 @@ async def test_a_new_leader_leaves_the_old_instances_their_checks_and_files(tmp_
         assert [agent.files["motd"] for agent in old] == [b"hello"] * 2
 
 
-async def test_a_new_leader_says_nothing_of_instances_whose_revision_it_has_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(earlier_revisions, "RETRY_SECONDS", 0.02)
+async def test_a_new_leader_says_nothing_of_instances_whose_revision_it_has_not_read(tmp_path: Path) -> None:
     async with World(tmp_path, configuration(**CANARY)) as world:
+        world.waits = Waits(revision_retry=0.02)
         world.store.tamper("data/token", b"s3cret")
         first = await world.start("a")
         await pause(world)
@@ -224,8 +222,8 @@ async def test_a_new_leader_says_nothing_of_instances_whose_revision_it_has_not_
 async def test_an_instance_that_was_never_ready_is_not_late_while_its_revision_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_revisions, "RETRY_SECONDS", 0.02)
     async with World(tmp_path, configuration(**CANARY)) as world:
+        world.waits = Waits(revision_retry=0.02)
         world.store.tamper("data/token", b"s3cret")
         first = await world.start("a")
         await pause(world)
@@ -264,11 +262,9 @@ async def test_instances_of_a_revision_that_is_lost_get_what_the_group_has_now(t
         assert "its instances get the files and checks of the current revision" in found
 
 
-async def test_a_revision_is_stored_even_if_the_next_one_comes_before_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revision_store, "RETRY_SECONDS", 0.02)
+async def test_a_revision_is_stored_even_if_the_next_one_comes_before_that(tmp_path: Path) -> None:
     async with World(tmp_path, configuration(**CANARY)) as world:
+        world.waits = Waits(revision_retry=0.02)
         world.store.tamper("data/token", b"s3cret")
         first = await world.start("a")
         await outcome(world, Outcome.COMPLETE, revisions=1)

@@ -85,14 +85,15 @@ async def test_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: Path)
         public = keys.public_to_pem(keys.public_bytes(keys.generate(world.rng)))
         request = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=public)])
         operator = await world.operator("acme")
+
+        async def is_recorded() -> bool:
+            events = (await operator.call("ListEvents")).events
+            return any("failed to write the certificate log" in event.message for event in events)
+
         async with stub.ReceiveFiles.open() as files, asyncio.timeout(SECONDS):
             await files.send_message(agent_pb2.ReceiveFilesRequest(), end=True)
             await call(stub.SubmitPublicKeys, request, timeout=SECONDS)
-            while True:
-                messages = [event.message for event in (await operator.call("ListEvents")).events]
-                if any("failed to write the certificate log" in message for message in messages):
-                    break
-                await asyncio.sleep(0.01)
+            await eventually(is_recorded)
             assert b"nstance_certificates_issued_total 0.0" in world.leader.server.metrics.render()
             world.fate = lambda verb, key: Fate()
             while (message := await files.recv_message()).WhichOneof("kind") != "file":

@@ -13,7 +13,7 @@ from nstance.model.rollout import Revision
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image
-from nstance.server.cloud import images
+from nstance.server.waits import Waits
 from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
@@ -45,9 +45,8 @@ async def running(world: World, count: int) -> None:
     await eventually(lambda: list(states(world, "web", "acme").values()).count("running") == count)
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "RETRY", Backoff(0.05, 600.0))
+class QuickWorld(World):
+    waits = Waits(image_retry=Backoff(0.05, 600.0))
 
 
 class NoImages(Script):
@@ -58,7 +57,7 @@ class NoImages(Script):
 
 
 async def test_a_new_image_is_for_new_instances_and_rotates_nobody(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(1, image_refresh_interval="100ms")) as world:
+    async with QuickWorld(tmp_path, configuration(1, image_refresh_interval="100ms")) as world:
         publish(world, "img-1", 1.0)
         server = await world.start()
         await running(world, 1)
@@ -72,7 +71,7 @@ async def test_a_new_image_is_for_new_instances_and_rotates_nobody(tmp_path: Pat
 
 
 async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(1)) as world:
+    async with QuickWorld(tmp_path, configuration(1)) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: list(states(world, "plain", "acme").values()) == ["running"])
@@ -95,7 +94,7 @@ async def test_a_lost_instance_is_replaced_although_the_new_image_is_missing(tmp
     """A mistyped image stopped not only the rollout, but every replacement."""
     made = configuration(2)
     made["templates"]["web"]["ready_timeout"] = "500ms"
-    async with World(tmp_path, made) as world:
+    async with QuickWorld(tmp_path, made) as world:
         publish(world, "img-1", 1.0)
         server = await world.start()
         await running(world, 2)
@@ -119,7 +118,7 @@ def revisions(world: World) -> tuple[Revision, ...]:
 
 
 async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(1, fallback="img-0")) as world:
+    async with QuickWorld(tmp_path, configuration(1, fallback="img-0")) as world:
         world.cloud.behavior = NoImages()
         await world.start()
         await running(world, 1)
@@ -127,7 +126,7 @@ async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None
 
 
 async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(1, fallback="img-0")) as world:
+    async with QuickWorld(tmp_path, configuration(1, fallback="img-0")) as world:
         publish(world, "img-1", 1.0)
         first = await world.start()
         await running(world, 1)
@@ -149,7 +148,7 @@ async def test_the_console_output_of_a_failed_vm_is_recorded(tmp_path: Path, mon
         "garbage_collection": {"interval": "200ms", "registration_timeout": "3s"},
     }
     group = {"acme": {"web": {"template": "web", "size": 1}}}
-    async with World(tmp_path, config(groups=group, **timings), agents=False) as world:
+    async with QuickWorld(tmp_path, config(groups=group, **timings), agents=False) as world:
         server = await world.start()
         [id] = await eventually(lambda: states(world, "web", "acme"))
         await eventually(lambda: world.cloud.vms())
@@ -167,7 +166,7 @@ async def test_the_console_output_of_a_failed_vm_is_recorded(tmp_path: Path, mon
 async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:
     """Creates at once, from one to all; and the time that a call may take."""
     group = {"acme": {"web": {"template": "web", "size": 6}}}
-    async with World(tmp_path, config(groups=group, create_concurrency=1), agents=False) as world:
+    async with QuickWorld(tmp_path, config(groups=group, create_concurrency=1), agents=False) as world:
         world.cloud.behavior = Script(usual=Outcome(before=0.0))
         world.cloud.behavior.then(Call.CREATE, *[Outcome(before=30.0)] * 6)
         server = await world.start()

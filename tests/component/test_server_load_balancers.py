@@ -14,7 +14,8 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.server.cache.cache import Cache
-from nstance.server.cloud import balancer_sync, load_balancers
+from nstance.server.cloud import balancer_sync
+from nstance.server.waits import Waits
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
 
@@ -150,13 +151,11 @@ class Held(SystemClock):
         await (self.over.wait() if seconds == HOUR else super().sleep(seconds))
 
 
-async def test_who_leaves_while_its_registration_waits_is_never_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_leaves_while_its_registration_waits_is_never_registered(tmp_path: Path) -> None:
     """More than are called at once, and each call takes long."""
-    monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", SECONDS)
     size = balancer_sync.MAX_CONCURRENT_CALLS + 3
     async with World(tmp_path, configuration(size)) as world:
+        world.waits = Waits(deregistration=SECONDS)
         world.cloud._clock = clock = Held()
         world.behavior.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * balancer_sync.MAX_CONCURRENT_CALLS)
         server = await world.start()
@@ -173,8 +172,8 @@ async def test_who_leaves_while_its_registration_waits_is_never_registered(
 
 async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot even be listed: instances live and die, and another balancer is served."""
-    monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", 2.0)
     async with World(tmp_path, configuration(2, "front", "back")) as world:
+        world.waits = Waits(deregistration=2.0)
         server = await world.start()
         both = await settled(world, 2, "back")
         await settled(world, 2, "front")

@@ -11,7 +11,7 @@ from component.wire_world import SECONDS, on_both_loops
 from nstance.model.decision import ReasonCode
 from nstance.server.probes import Probes
 from nstance.telemetry.metrics import Metrics
-from nstance.wire import http_listener
+from nstance.wire.http_listener import LIMITS, Limits
 from support.eventually import eventually
 
 
@@ -23,8 +23,10 @@ class Well:
 
 
 @asynccontextmanager
-async def probing(well: Well | None = None, metrics: Metrics | None = None, **more: float) -> AsyncIterator[Probes]:
-    probes = Probes(health_problem=well or Well(), metrics=metrics or Metrics(), **more)
+async def probing(
+    well: Well | None = None, metrics: Metrics | None = None, limits: Limits = LIMITS
+) -> AsyncIterator[Probes]:
+    probes = Probes(health_problem=well or Well(), metrics=metrics or Metrics(), limits=limits)
     await probes.listener.start("127.0.0.1", 0)
     try:
         yield probes
@@ -110,7 +112,7 @@ SLOW = {
 @pytest.mark.parametrize("sent", SLOW.values(), ids=list(SLOW))
 @on_both_loops
 async def test_a_slow_client_is_cut_off(sent: bytes) -> None:
-    async with probing(request_seconds=0.3) as probes:
+    async with probing(limits=Limits(request_seconds=0.3)) as probes:
         reader, writer = await asyncio.open_connection("127.0.0.1", probes.listener.port)
         writer.write(sent)
         with suppress(ConnectionError):
@@ -125,7 +127,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
         def render(self) -> bytes:
             return b"x" * (64 << 20)
 
-    async with probing(metrics=Huge(), request_seconds=1.0) as probes:
+    async with probing(metrics=Huge(), limits=Limits(request_seconds=1.0)) as probes:
         _, writer = await asyncio.open_connection("127.0.0.1", probes.listener.port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await eventually(lambda: probes.listener._per_address.total() == 1)
@@ -134,10 +136,9 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
 
 
 @on_both_loops
-async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_waited_longest_makes_room() -> None:
     """Idle connections took all places, and health and leadership were answered to nobody."""
-    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
-    async with probing() as probes:
+    async with probing(limits=Limits(connections=2)) as probes:
         first, second = [await asyncio.open_connection("127.0.0.1", probes.listener.port) for _ in range(2)]
         await eventually(lambda: probes.listener._per_address.total() == 2)
         assert (await ask(probes, "/health"))[0] == 200
@@ -152,9 +153,8 @@ async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch
         await eventually(lambda: not probes.listener._per_address and not probes.listener._waiting)
 
 
-async def test_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 20)
-    async with probing() as probes:
+async def test_many_idle_connections_keep_nobody_out() -> None:
+    async with probing(limits=Limits(connections=20)) as probes:
         idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.listener.port) for _ in range(200)))
         for _ in range(5):
             assert (await ask(probes, "/health"))[0] == 200

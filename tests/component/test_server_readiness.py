@@ -9,7 +9,7 @@ from grpclib.exceptions import GRPCError
 
 from component.whole_server import SHORT_LEASE, Json, LightAgent, Operator, World, config, ready, states
 from nstance.model.ids import InstanceId
-from nstance.server.api import agent_service as agent_api
+from nstance.server.waits import Waits
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_pb2
 from support.eventually import eventually
@@ -182,11 +182,9 @@ SECRET: Json = {"token": {"kind": "secret", "source": "web-token"}}
 MOTD: Json = {"motd": {"kind": "string", "template": "hi"}}
 
 
-async def test_a_missing_secret_blocks_the_group_until_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent_api, "FILES_RETRY", Backoff(0.05, 60.0))
+async def test_a_missing_secret_blocks_the_group_until_it_is_there(tmp_path: Path) -> None:
     async with World(tmp_path, configuration(2, files=MOTD)) as world:
+        world.waits = Waits(files_retry=Backoff(0.05, 60.0))
         server = await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 2)
@@ -218,9 +216,9 @@ async def test_a_missing_secret_blocks_the_group_until_it_is_there(
         assert reason in reasons[0].message
 
 
-async def test_a_new_configuration_unblocks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_api, "FILES_RETRY", Backoff(3600.0, 3600.0))
+async def test_a_new_configuration_unblocks_at_once(tmp_path: Path) -> None:
     async with World(tmp_path, configuration(1, files=MOTD)) as world:
+        world.waits = Waits(files_retry=Backoff(3600.0, 3600.0))
         server = await world.start()
         await eventually(lambda: ready(world, "web", "acme") == 1)
         await change(world, configuration(1, files={"motd": {"kind": "storage", "source": "no/such/object"}}))

@@ -9,13 +9,12 @@ import pytest
 from component.whole_server import CLUSTER, World, config, states
 from nstance.objects.memory import Fate, Verb
 from nstance.secretstore import sealed, sealing
-from nstance.server.api import agent_service
+from nstance.server.waits import Waits
 from support.eventually import eventually
 
 
-@pytest.fixture(autouse=True)
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_service, "MIN_SOURCE_CHECK_SECONDS", 0.05)
+class QuickWorld(World):
+    waits = Waits(source_check=0.05)
 
 
 def configured(size: int = 2) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def all_have(world: World, name: str, content: bytes) -> Callable[[], bool]:
 
 
 async def test_running_instances_get_a_rotated_secret_and_a_new_object(tmp_path: Path) -> None:
-    async with World(tmp_path, configured()) as world:
+    async with QuickWorld(tmp_path, configured()) as world:
         await secrets(world).put("db-password", b"one")
         world.store.tamper("blobs/logo", b"old logo")
         await world.start()
@@ -62,7 +61,7 @@ async def test_running_instances_get_a_rotated_secret_and_a_new_object(tmp_path:
 
 async def test_a_secret_that_changed_while_nobody_led_is_noticed(tmp_path: Path) -> None:
     """The new leader knows from the agents what they have."""
-    async with World(tmp_path, configured()) as world:
+    async with QuickWorld(tmp_path, configured()) as world:
         await secrets(world).put("db-password", b"one")
         world.store.tamper("blobs/logo", b"logo")
         server = await world.start()
@@ -76,7 +75,7 @@ async def test_a_secret_that_changed_while_nobody_led_is_noticed(tmp_path: Path)
 async def test_a_secret_that_cannot_be_read_any_more_takes_nothing_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with World(tmp_path, configured(1)) as world:
+    async with QuickWorld(tmp_path, configured(1)) as world:
         await secrets(world).put("db-password", b"one")
         world.store.tamper("blobs/logo", b"logo")
         await world.start()
@@ -99,7 +98,7 @@ async def test_all_agents_of_a_group_share_one_look(tmp_path: Path) -> None:
 
     many = configured(8)
     many["cluster"]["secrets"]["cache_ttl"] = "1h"
-    async with World(tmp_path, many) as world:
+    async with QuickWorld(tmp_path, many) as world:
         await secrets(world).put("db-password", b"one")
         world.store.tamper("blobs/logo", b"logo")
         world.fate = count

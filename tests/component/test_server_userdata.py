@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from aiohttp import web
 
 from component.whole_server import Json, World, config, states
 from nstance.providers.port import Traits
-from nstance.server.workload import http_fetch, userdata
+from nstance.server.waits import WAITS, Waits
+from nstance.server.workload import http_fetch
 from nstance.server.workload.http_fetch import FetchError, fetch
 from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
@@ -67,9 +69,8 @@ async def site() -> AsyncIterator[Site]:
     await runner.cleanup()
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(userdata, "RETRY", Backoff(0.05, 0.2))
+class QuickWorld(World):
+    waits = Waits(userdata_retry=Backoff(0.05, 0.2))
 
 
 def configuration(url: str, size: int = 1, **shard: Any) -> Json:
@@ -175,7 +176,7 @@ async def test_an_error_says_what_and_not_where(site: Site) -> None:
 
 
 async def test_instances_boot_with_what_is_behind_the_url(site: Site, tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(f"{site.url}/page", 2)) as world:
+    async with QuickWorld(tmp_path, configuration(f"{site.url}/page", 2)) as world:
         await world.start()
         await running(world, 2)
         ids = sorted(states(world, "web", "acme"))
@@ -183,11 +184,9 @@ async def test_instances_boot_with_what_is_behind_the_url(site: Site, tmp_path: 
         assert all(len(text.split()[2]) > 50 for text in booted_with(world))  # the nonce
 
 
-async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(userdata, "REFRESH_SECONDS", 0.05)
-    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
+async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(site: Site, tmp_path: Path) -> None:
+    async with QuickWorld(tmp_path, configuration(f"{site.url}/page")) as world:
+        world.waits = replace(world.waits, userdata_refresh=0.05)
         server = await world.start()
         operator = await world.operator("acme")
         await running(world, 1)
@@ -209,7 +208,7 @@ async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
 
 
 async def test_the_last_good_copy_outlives_the_server(site: Site, tmp_path: Path) -> None:
-    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
+    async with QuickWorld(tmp_path, configuration(f"{site.url}/page")) as world:
         first = await world.start()
         await running(world, 1)
         await first.stop()
@@ -222,7 +221,7 @@ async def test_the_last_good_copy_outlives_the_server(site: Site, tmp_path: Path
 
 async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_path: Path) -> None:
     site.status = 404
-    async with World(tmp_path, configuration(f"{site.url}/page?token=secret")) as world:
+    async with QuickWorld(tmp_path, configuration(f"{site.url}/page?token=secret")) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: "404" in str(world.leader.lead_now.blocked_groups.reasons))
@@ -235,11 +234,9 @@ async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_pat
         assert reasons[:2] == ["blocked", "recovered"]
 
 
-async def test_a_host_is_allowed_by_configuration_and_at_once(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(userdata, "RETRY", Backoff(600.0, 600.0))
+async def test_a_host_is_allowed_by_configuration_and_at_once(site: Site, tmp_path: Path) -> None:
     async with World(tmp_path, configuration(f"{site.url}/page", userdata_hosts=[])) as world:
+        world.waits = Waits(userdata_retry=Backoff(600.0, 600.0))
         server = await world.start()
         await eventually(lambda: "not public" in str(world.leader.lead_now.blocked_groups.reasons))
         assert site.answers == []
@@ -252,11 +249,11 @@ async def test_a_provider_without_userdata_never_fetches_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nstance.providers.memory.MemoryProvider.traits", Traits(reads_userdata=False))
-    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
+    async with QuickWorld(tmp_path, configuration(f"{site.url}/page")) as world:
         await world.start()
         await running(world, 1)
         assert (booted_with(world), site.answers) == ([""], [])
 
 
 def test_limits_are_the_documented_ones() -> None:
-    assert (http_fetch.MAX_BODY_BYTES, http_fetch.TIMEOUT_SECONDS, userdata.REFRESH_SECONDS) == (1 << 20, 10.0, 300.0)
+    assert (http_fetch.MAX_BODY_BYTES, http_fetch.TIMEOUT_SECONDS, WAITS.userdata_refresh) == (1 << 20, 10.0, 300.0)

@@ -22,7 +22,6 @@ from nstance.telemetry.tracing import Tracing
 from support.eventually import eventually
 from support.otlp_receiver import OtlpReceiver, ReceivedSpan, receiving
 
-impatient = operator_site.impatient
 system_state = agent_world.system_state
 
 GROUPS = {"default": {"web": {"template": "web", "size": 1}}}

@@ -44,6 +44,7 @@ from nstance.server.options import Options
 from nstance.server.server import Server
 from nstance.server.state.follower import Follower
 from nstance.server.state.shard import Shard
+from nstance.server.waits import WAITS
 from nstance.server.wiring import ServerProcess
 from nstance.telemetry.tracing import Tracing
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
@@ -99,6 +100,8 @@ def config(
 
 class World:
     """One shard: its storage, its cloud, its servers."""
+
+    waits = WAITS  # of servers that are started from now on
 
     def __init__(
         self,
@@ -177,6 +180,7 @@ class World:
             debug=False,
             json_logs=False,
             insecure_dev=insecure_dev,
+            waits=self.waits,
         )
         store = self.store.view(self._fated)
         server = ServerProcess(

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from nstance.providers.qemu import disks
 from nstance.providers.qemu import provider as qemu
 from nstance.providers.qemu.settings import BINARY, QemuSettings
 from support import proxmox_stand_in
+from support.eventually import wait_for
 from support.hand_clock import HandClock
 
 KIND = Kind("knc")
@@ -127,11 +127,7 @@ class LocalWorld:
         known = instance_dirs.InstanceDirs(self.root).process(id)
         assert known is not None
         os.kill(known.pid, signal.SIGKILL)
-        for _ in range(6000):  # where there is little to run on, it takes a moment to die
-            if not processes.is_running(known):
-                return
-            time.sleep(0.01)
-        raise AssertionError("it does not die")
+        wait_for("its end", lambda: not processes.is_running(known))
 
     def write_console(self, id: InstanceId, text: str) -> None:
         """Its process has printed that by itself."""

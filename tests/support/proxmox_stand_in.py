@@ -6,7 +6,6 @@ lacks and a real cluster has: a VM has no name while it is cloned, and the clust
 after the node's next report, and not of nodes that are offline.
 """
 
-import asyncio
 import contextlib
 import datetime
 import http.client
@@ -19,7 +18,7 @@ import ssl
 import subprocess
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -324,11 +323,3 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     certificate.write_bytes(made.public_bytes(encoding))
     private.write_bytes(key.private_bytes(encoding, format, serialization.NoEncryption()))
     return certificate, private
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come true in time")

@@ -1,10 +1,9 @@
 """A shard without a server around it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nstance.clock import Clock
-from nstance.model import decision as dec
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, IdMaker, InstanceId
 from nstance.model.instance import Instance
@@ -27,16 +26,16 @@ def make_shard(
     desired_groups: Mapping[GroupKey, Group],
     clock: Clock,
     ids: IdMaker,
-    start_effect: Callable[[dec.Effect, Instance, float], None] = lambda effect, instance, posted: None,
-    last_seen: Callable[[InstanceId], float | None] | None = None,
+    **hooks: Any,
 ) -> Shard:
     term: Any = OpenTerm()
+    defaults: dict[str, Any] = {
+        "complete_intent": lambda instance: instance,
+        "start_effect": lambda effect, instance, posted: None,
+        "last_seen": lambda id: clock.monotonic(),
+    }
     return Shard(
         ShardParts.make(term, writer, ShardState(instances, {}, desired_groups), clock=clock, ids=ids),
-        ShardHooks(
-            complete_intent=lambda instance: instance,
-            start_effect=start_effect,
-            last_seen=last_seen or (lambda id: clock.monotonic()),
-        ),
+        ShardHooks(**defaults | hooks),
         policy=Policy(),
     )

@@ -29,9 +29,7 @@ from nstance.clock import Clock, Rng
 from nstance.telemetry.tracing import Tracing
 from nstance.v1 import agent_pb2
 
-LOCK_TIMEOUT_SECONDS = 5.0  # for an agent that is just being stopped
 LOCK_POLL_SECONDS = 0.05
-STOP_SECONDS = 1.6  # of the two that a stop may take
 CANCEL_SECONDS = 0.2
 
 log = logging.getLogger(__name__)
@@ -56,8 +54,11 @@ async def run_until(
 ) -> None:
     identity, keys, recv = (_prepare_folder(each) for each in (settings.identity, settings.keys, settings.recv))
     metrics = AgentMetrics()
-    async with _lock_identity(identity, clock), _serve_health(settings, metrics) as health:
-        on_receive = OnReceive(settings.on_receive, identity, number=lambda: received.number())
+    async with (
+        _lock_identity(identity, clock, settings.waits.identity_lock),
+        _serve_health(settings, metrics) as health,
+    ):
+        on_receive = OnReceive(settings.on_receive, identity, number=lambda: received.number(), waits=settings.waits)
         received = ReceivedFiles(recv=recv, identity=identity, before_commit=on_receive.before_commit)
         received.recover()
         if not on_receive.has_succeeded() and received.states()[0]:
@@ -105,7 +106,7 @@ class Lifecycle:
                     task.result()  # a task that failed ends the agent
             endpoint.notify_systemd("STOPPING=1")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_SECONDS):
+                async with asyncio.timeout(self._parts.settings.waits.stop):
                     await self._leave()
         finally:
             for task in pending:
@@ -179,11 +180,11 @@ def _prepare_folder(settings: DirectorySettings) -> Folder:
 
 
 @contextlib.asynccontextmanager
-async def _lock_identity(identity: Folder, clock: Clock) -> AsyncIterator[None]:
+async def _lock_identity(identity: Folder, clock: Clock, seconds: float) -> AsyncIterator[None]:
     """Two agents with one identity would overwrite each other's files, so the directory itself is locked."""
     descriptor = os.open(identity.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        end = clock.monotonic() + LOCK_TIMEOUT_SECONDS
+        end = clock.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

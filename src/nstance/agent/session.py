@@ -28,7 +28,6 @@ from nstance.wire.channel import Channel, ExpectedServer
 
 FIRST_ANSWER_SECONDS = 15.0  # from opening the health stream
 STABLE_SECONDS = 10.0  # a connection that lasted this long is not a failure when it ends
-GOODBYE_SECONDS = 0.8  # of the two seconds that a stop may take
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Session:
             self._outbox.set_goodbye(agent_pb2.Goodbye.RESTART)
         if self._is_open:
             try:
-                async with asyncio.timeout(GOODBYE_SECONDS):
+                async with asyncio.timeout(self._parts.settings.waits.goodbye):
                     await self._goodbye_confirmed.wait()
             except TimeoutError:
                 log.warning("goodbye not confirmed by the server")

@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 from nstance.model import durations, ids
 from nstance.model.ids import InstanceId
+from nstance.tasks.backoff import Backoff
 
 DEFAULT_ROOT = Path("/opt/nstance-agent")
 CONFIG_HASH = "config.hash"  # in the identity directory, written when a set of files is installed
@@ -52,6 +53,20 @@ class DirectorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """How long the agent waits, in seconds. No variable sets these."""
+
+    identity_lock: float = 5.0  # for an agent that is just being stopped
+    stop: float = 1.6  # of the two seconds that a stop may take
+    goodbye: float = 0.8  # of these
+    command: float = 60.0  # for the command that runs after files were installed
+    command_retry: Backoff = Backoff(5.0, 300.0)
+
+
+WAITS = Waits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     registration: tuple[Address, ...]
     agent: tuple[Address, ...]
@@ -68,6 +83,7 @@ class Settings:
     metadata: Address
     health: Address | None
     on_receive: tuple[str, ...]  # empty: none
+    waits: Waits = WAITS
 
 
 def identity_dir(environment: Mapping[str, str]) -> Path:

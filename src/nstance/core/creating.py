@@ -18,6 +18,8 @@ from nstance.tasks.backoff import Backoff
 
 BACKOFF = Backoff(30.0, 600.0)  # of a group whose new instances fail
 RETRY = Backoff(1.0, 30.0)  # of a call to the provider
+# Why an instance leaves that runs until we remove it: its replacement can wait for the current revision.
+CAN_WAIT = frozenset({Cause.DRIFT, Cause.PREFERENCE, Cause.ELIGIBLE_EXPIRY, Cause.FORCED_EXPIRY, Cause.REQUESTED})
 _RETRYING = "failed to create VM"  # begins the error of a call that is repeated
 
 
@@ -46,7 +48,8 @@ def create_instance(
     predecessor: Instance | None = None,
 ) -> Instance | None:
     """Write the intent of a managed instance. `replaces` still has its place, `predecessor` has left it."""
-    desired = rollout.group_to_create(draft, replaces)
+    is_loss = (replaces or predecessor) is not None and cause not in CAN_WAIT
+    desired = rollout.group_to_create(draft, replaces, is_loss=is_loss)
     if desired is None or not _may_try(draft, desired):
         _record_no_capacity(draft, desired)
         return None

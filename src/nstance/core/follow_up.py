@@ -15,6 +15,7 @@ from nstance.model.instance import Cause, Instance, State
 from nstance.model.observation import Observation
 
 DELETE_REPEAT_SECONDS = 30.0  # after a delete that was accepted but has not finished
+_UNREGISTERED = frozenset({State.PENDING, State.STARTING})
 CHECK_DELETED_SECONDS, CHECK_DELETED_MAX_SECONDS = 5.0, 30.0
 
 
@@ -34,9 +35,9 @@ def follow_up_records(draft: Draft) -> None:
     close_deleted_records(draft)
     needs_attention = draft.needs_attention()
     draft.wake(draft.triage.retained_until)
+    _drop_records(draft, [m for m in needs_attention if is_ended(m)])
     for instance in needs_attention:
         if is_ended(instance):
-            _drop_record(draft, instance)
             continue
         if instance.state is State.PENDING:
             _create_vm(draft, instance)
@@ -112,7 +113,12 @@ def _check_vm(draft: Draft, instance: Instance) -> None:
         draft.add_effect(CheckVm(instance.id, instance.provider_id))
 
 
-def _drop_record(draft: Draft, instance: Instance) -> None:
-    due = (instance.ended or 0.0) + draft.policy.deleted_retention
-    if draft.is_due(due) and draft.view.listed:  # a VM that appears late is better found while its record exists
-        draft.remove(instance.id)
+def _drop_records(draft: Draft, ended: list[Instance]) -> None:
+    """When nobody asks for them any more. Until a place is filled, its record says why it is empty."""
+    due = [m for m in ended if not m.vacant and draft.is_due((m.ended or 0.0) + draft.policy.deleted_retention)]
+    if not due or not draft.view.listed:  # a VM that appears late is better found while its record exists
+        return
+    unfilled = {m.replaces or m.predecessor for m in draft.members.values() if m.vacant or m.state in _UNREGISTERED}
+    for instance in due:
+        if instance.id not in unfilled:
+            draft.remove(instance.id)

@@ -45,11 +45,15 @@ def limited_cause(draft: Draft, instance: Instance) -> Cause | None:
 
 
 def _has_better_offer(draft: Draft, instance: Instance) -> bool:
-    """Whether the group insists on its order of preference, and a better market or type may have capacity."""
+    """Whether the group insists on its order of preference, and a better market or type may have capacity. A replacement
+    that was created for another reason, in an offer that is not better, does not help with that."""
     desired = draft.desired
     if desired is None or desired.prefer is not Preference.STRICT:
         return False
     better = offers.better_pairs(desired, instance)
+    replacements = draft.replacements().get(instance.id, ())
+    if replacements and not any((m.market, m.instance_type) in better for m in replacements):
+        return False
     return bool(better) and draft.is_due(offers.retry_at(desired, draft.exhausted, draft.now, better))
 
 

@@ -2,16 +2,18 @@
 
 The group's record stores each revision and its outcome, so that a new leader neither forgets that a rollout was halted
 nor counts its failures from zero. While a rollout is held, all voluntary work is held, and instances that have to be
-created anyway are made from the revision before it: the new one is not proven, or fails.
+created anyway are made from the revision before it: the new one is not proven, or fails. So are replacements of lost
+instances while only that revision has capacity.
 """
 
 from collections.abc import Set
 from dataclasses import replace
 
+from nstance.core import offers
 from nstance.core.draft import Draft, drifted
 from nstance.core.triage import is_ended
 from nstance.model.counts import count
-from nstance.model.decision import ReasonCode
+from nstance.model.decision import Fallback, ReasonCode
 from nstance.model.group import Group
 from nstance.model.instance import Cause, Instance
 from nstance.model.rollout import MAX_REVISIONS, GroupRecord, Outcome, Revision
@@ -222,24 +224,47 @@ def fallback_revision(record: GroupRecord | None, desired: Group | None) -> Revi
     return next(complete, None) or next((r for r in earlier if r.outcome is not Outcome.ROLLED_BACK), None)
 
 
-def group_to_create(draft: Draft, replaces: Instance | None = None) -> Group | None:
-    """What the next instance is made from. None: it cannot be created now. `replaces`: whose place it shares."""
+def group_to_create(draft: Draft, replaces: Instance | None = None, *, is_loss: bool = False) -> Group | None:
+    """What the next instance is made from. None: it cannot be created now. `replaces`: whose place it shares. `is_loss`: the
+    instance that had the place is gone or useless, and that was not our doing."""
     desired, fallback = draft.desired, draft.view.fallback
-    if fallback is None or desired is None or not _uses_fallback(draft, desired, fallback.group, replaces):
+    if fallback is None or desired is None or not _uses_fallback(draft, desired, fallback, replaces, is_loss=is_loss):
         return None if draft.view.blocked else desired
     return None if fallback.blocked else fallback.group
 
 
-def _uses_fallback(draft: Draft, desired: Group, group: Group | None, replaces: Instance | None) -> bool:
-    current, target = draft.current_revision, fallback_revision(draft.record, desired)
-    if current is None or target is None or not needs_fallback(draft.record, desired):
+def _uses_fallback(
+    draft: Draft, desired: Group, fallback: Fallback, replaces: Instance | None, *, is_loss: bool
+) -> bool:
+    group, current, target = fallback.group, draft.current_revision, fallback_revision(draft.record, desired)
+    if current is None or target is None or (group is not None and group.infra_hash != target.infra_hash):
         return False
-    if group is not None and group.infra_hash != target.infra_hash:
+    if is_loss and _has_capacity_instead(draft, desired, fallback):
+        return True
+    if not needs_fallback(draft.record, desired):
         return False
     if current.outcome is Outcome.HALTED and current.failures:
         return True
     # A canary is replaced by another one; there are never more than configured.
     return sum(not drifted(m, desired) for m in draft.capacity() if m is not replaces) >= desired.canary
+
+
+def _has_capacity_instead(draft: Draft, desired: Group, fallback: Fallback) -> bool:
+    """Whether only the earlier revision can be created now. Lack of capacity is no failure, so it never halts a rollout: a
+    lost instance would be missed for as long as it lasts."""
+    current, group = draft.current_revision, fallback.group
+    if current is None or group is None or fallback.blocked or current.infra_hash != desired.infra_hash:
+        return False
+    if not offers.explain_blocked(desired, draft.exhausted, draft.now) or not draft.is_due(_begun(current)):
+        return False
+    if offers.explain_blocked(group, draft.exhausted, draft.now):
+        draft.wake(offers.retry_at(group, draft.exhausted, draft.now))
+        return False
+    return True
+
+
+def _begun(revision: Revision) -> float:
+    return max(revision.started, revision.resumed_at or 0.0)
 
 
 def group_of(draft: Draft, instance: Instance) -> Group | None:
@@ -249,9 +274,14 @@ def group_of(draft: Draft, instance: Instance) -> Group | None:
 
 
 def is_fallback(record: GroupRecord | None, desired: Group | None, instance: Instance) -> bool:
-    """Whether it is of the revision that new instances have instead of the current one."""
-    target = fallback_revision(record, desired) if needs_fallback(record, desired) else None
-    return target is not None and target.infra_hash == instance.infra_hash
+    """Whether it was made, or may be made, from the revision that new instances have instead of the current one. After the
+    rollout began that is on purpose, also when the current one has capacity again: nothing is made and dropped in turn."""
+    current, target = record.current if record is not None else None, fallback_revision(record, desired)
+    if current is None or target is None or desired is None or target.infra_hash != instance.infra_hash:
+        return False
+    return needs_fallback(record, desired) or (
+        current.infra_hash == desired.infra_hash and instance.created >= _begun(current)
+    )
 
 
 def is_failed(draft: Draft, instance: Instance) -> bool:
@@ -276,8 +306,11 @@ def explain_fallback(draft: Draft, group: Group) -> str:
     current = draft.current_revision
     if current is None or group.infra_hash == current.infra_hash or draft.desired is group:
         return ""
-    state = "has not paused yet" if current.outcome is Outcome.ROLLING else f"is {current.outcome.value}"
-    return f"; made from revision {short_hash(group.infra_hash)}: the {_title(current)} {state}"
+    made = f"; made from revision {short_hash(group.infra_hash)}"
+    if current.outcome in HELD:
+        return f"{made}: the {_title(current)} is {current.outcome.value}"
+    lacks = offers.explain_blocked(draft.desired, draft.exhausted, draft.now) if draft.desired is not None else ""
+    return f"{made}: {lacks or f'the {_title(current)} has not paused yet'}"
 
 
 def can_start(draft: Draft, cause: Cause) -> bool:

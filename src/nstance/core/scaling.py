@@ -8,7 +8,6 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from operator import attrgetter
 
 from nstance.core import adopting, creating, draining, leaving, rotation
 from nstance.core.draft import Draft, drifted
@@ -22,7 +21,7 @@ def scale_up(draft: Draft) -> None:
         missing -= draining.cancel_for_size(draft, missing)
     if missing > 0:
         missing = adopting.adopt_missing(draft, missing)
-    vacancies = sorted((m for m in draft.needs_attention() if m.vacant), key=attrgetter("id"))
+    vacancies = sorted((m for m in draft.needs_attention() if m.vacant), key=lambda m: _urgency(draft, m))
     if draft.count_places() >= draft.size:
         for vacancy in vacancies:  # filled just now, or no longer wanted: later instances are growth
             draft.put(replace(vacancy, vacant=False))
@@ -40,6 +39,11 @@ def scale_up(draft: Draft) -> None:
             return
         if place is not None:
             draft.put(replace(place, vacant=False))
+
+
+def _urgency(draft: Draft, vacancy: Instance) -> tuple[bool, InstanceId]:
+    """Losses first: they may be filled where the others have to wait."""
+    return _find_predecessor(draft, vacancy).cause in creating.CAN_WAIT, vacancy.id
 
 
 def _find_predecessor(draft: Draft, vacancy: Instance) -> Instance:

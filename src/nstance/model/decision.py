@@ -167,7 +167,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The revision that a group's new instances have while a rollout is held."""
+    """The revision that a group's new instances have while a rollout is held, and lost ones' while it has no capacity."""
 
     group: Group | None  # the group as that revision; None: it is being read
     blocked: str = ""  # why none of its instances can be created now

@@ -26,7 +26,6 @@ MAX_FILE_BYTES = 1 << 20
 MAX_SHARDS = 1000
 MAX_NAMES_LENGTH = 61  # a label's value has at most 63 characters, and the two are joined with `--`
 MAX_PROBLEMS = 50  # in one message
-POLL_SECONDS = 1.0
 
 NAME = "lower-case letters, digits and single hyphens, at most 32"
 _HOST = re.compile(r"[A-Za-z0-9._:-]+")
@@ -199,17 +198,18 @@ def _read(path: Path) -> bytes:
 class ConfigWatcher:
     """The active configuration, and the file that it comes from."""
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
+    def __init__(self, path: Path, *, clock: Clock, poll_seconds: float) -> None:
         """Raises FatalError."""
         self._path = path
         self._clock = clock
+        self._poll_seconds = poll_seconds
         self.current, self._content = load(path)
         self._last_problem = ""
 
     async def run(self, on_change: Callable[[Configuration], None]) -> None:
         """Reads the file again and again until it is cancelled."""
         while True:
-            await self._clock.sleep(POLL_SECONDS)
+            await self._clock.sleep(self._poll_seconds)
             try:
                 # In a thread: the file may be on a network that hangs.
                 content = await asyncio.to_thread(_read, self._path)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from nstance.kube.lease import LeaseTimes
 from nstance.model import durations
 from nstance.operator.errors import FatalError
+from nstance.tasks.backoff import Backoff
 
 EXAMPLES = """\
 examples:
@@ -80,13 +81,22 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """How long controllers wait, in seconds. No flag sets them."""
+    """How long the operator waits, in seconds. No flag sets them."""
 
+    config_poll: float = 1.0
+    kube_retry: float = 1.0  # at the start
+    registration: float = 20.0  # unreachable shards are asked again: a failover takes a few seconds
+    link_retry: Backoff = Backoff(0.25, 10.0, jitter=1.0)
+    ping: float = 2.0  # an unresponsive server is noticed within five seconds
+    pong: float = 3.0
     cluster_api_gone: float = 60.0  # Cluster API's controllers that have not looked at a change for so long are gone
     cluster_api_check: float = 5.0
     call_settled: float = 15.0  # longer than a call to a shard may take
     vm_gone_check: float = 5.0  # until the shard is asked again whether the VM is gone
     failed_pod_retry: float = 60.0  # until a pod whose instance could not be created gets another one
+
+
+WAITS = Waits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +114,7 @@ class Options:
     kubeconfig: str = ""
     level: Level = Level.INFO
     json_logs: bool = False
-    waits: Waits = field(default_factory=Waits)
+    waits: Waits = WAITS
     environment: "Environment" = field(default_factory=lambda: Environment())
 
 

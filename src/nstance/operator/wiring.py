@@ -113,7 +113,7 @@ class Operator:
             serving.result()
 
     async def _serve(self) -> None:
-        watcher = ConfigWatcher(self.options.config, clock=self._clock)
+        watcher = ConfigWatcher(self.options.config, clock=self._clock, poll_seconds=self.options.waits.config_poll)
         access = self._find_access()
         namespace = self._find_namespace(access)
         kube = self._connect(access)
@@ -187,7 +187,9 @@ class Operator:
         self.metrics.set_leader(True)
         configuration = watcher.current
         environment = replace(self.options.environment, namespace=namespace)
-        identity = IdentityStore(kube, environment, configuration, clock=self._clock, rng=self._rng)
+        identity = IdentityStore(
+            kube, environment, configuration, clock=self._clock, rng=self._rng, waits=self.options.waits
+        )
         await identity.obtain()
         links = self.links = Links(
             watcher.current,
@@ -195,6 +197,7 @@ class Operator:
             metrics=self.metrics,
             clock=self._clock,
             rng=self._rng,
+            waits=self.options.waits,
         )
         settings = Settings(
             namespace=namespace,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nstance.config import addresses
 from nstance.model.ids import ServerId, ShardId, is_name
+from nstance.server.waits import WAITS, Waits
 
 EXAMPLES = """\
 examples:
@@ -46,6 +47,7 @@ class Options:
     debug: bool
     json_logs: bool
     insecure_dev: bool
+    waits: Waits = WAITS
 
     @property
     def names_bucket(self) -> bool:

@@ -17,12 +17,12 @@ class Probes:
         *,
         health_problem: Callable[[], str | None],
         metrics: telemetry.Metrics,
-        request_seconds: float = http_listener.REQUEST_SECONDS,
+        limits: http_listener.Limits = http_listener.LIMITS,
     ) -> None:
         """`health_problem`: why this server is not healthy, or None if it is; it must not block."""
         self._health_problem = health_problem
         self._metrics = metrics
-        self.listener = http_listener.HttpListener(self._answer, request_seconds=request_seconds)
+        self.listener = http_listener.HttpListener(self._answer, limits=limits)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/", "/health", "/metrics"):

@@ -47,6 +47,7 @@ class Server:
                 rng=env.rng,
                 latency=store.latency,
                 anchor=env.clock.anchor,
+                waits=env.waits,
             ),
             dialer=env.dialer,
             tail=lambda: self.follower.tail,

@@ -77,7 +77,7 @@ async def _with_bucket(
         findings.add(("groups",), unread)
     if options.online:
         cluster_store = stores.open_cluster_store(options, settings, store)
-        trust = Trust(cluster_store, settings, insecure_dev=options.insecure_dev, clock=clock, rng=rng)
+        trust = Trust(cluster_store, settings, options, clock=clock, rng=rng)
         try:
             secret_store = await trust.secret_store()
             await find_missing(settings, groups, findings, store, secret_store)

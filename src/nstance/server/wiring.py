@@ -42,7 +42,7 @@ from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.server import Server
 from nstance.server.state.instance_traces import InstanceTraces
-from nstance.tasks.backoff import Backoff, retry
+from nstance.tasks.backoff import retry
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
 from nstance.telemetry.tracing import Tracing
@@ -51,7 +51,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BOOT_RETRY = Backoff(1.0, 60.0, jitter=0.5)
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
 EXIT_JITTER_SECONDS = (10.0, 40.0)  # until the configuration is known
 SHUTDOWN_SECONDS = 10.0  # until the configuration is known
@@ -152,7 +151,7 @@ class ServerProcess:
             what = "object storage denies access" if denied else "object storage does not answer"
             self._boot_problem = f"{what}: {problem or 'timed out'}"
             log.error("failed to check the store, will retry: %s", self._boot_problem)
-            return BOOT_RETRY.delay(failures, self._rng)
+            return self.options.waits.boot_retry.delay(failures, self._rng)
 
         try:
             # The kernel decides who wins in a directory, and Google in its own; a server that speaks S3 may have races.
@@ -202,7 +201,7 @@ class ServerProcess:
                 except FatalError as problem:
                     log.warning("failed to open the health endpoint: %s", problem)
             failures += 1
-            wait = BOOT_RETRY.delay(failures, self._rng)
+            wait = self.options.waits.boot_retry.delay(failures, self._rng)
             log.error("failed to start, will retry: %s", self._boot_problem, extra={"retry_seconds": round(wait, 1)})
             await self.pause(wait)
         return None
@@ -261,7 +260,7 @@ class ServerProcess:
         cluster_store = stores.open_cluster_store(self.options, settings, store)
         if cluster_store is not store:
             opened.push_async_callback(cluster_store.close)
-        trust = Trust(cluster_store, settings, insecure_dev=self.options.insecure_dev, clock=clock, rng=rng)
+        trust = Trust(cluster_store, settings, self.options, clock=clock, rng=rng)
         opened.push_async_callback(trust.close)
         secret_store = await self._wait_for_trust(trust.secret_store, "the encryption key")
         authority = await self._wait_for_trust(trust.read, "the cluster's CA")
@@ -287,6 +286,7 @@ class ServerProcess:
                 cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, rng=rng
             ),
             metrics=self.metrics,
+            waits=self.options.waits,
             clock=clock,
             rng=rng,
             standbys=lambda: self.server.elector.standbys() if self.server is not None else {},
@@ -306,6 +306,7 @@ class ServerProcess:
             ports=lambda context: grpc_ports.grpc_ports(context, api),
             history=cache,
             metrics=self.metrics,
+            waits=self.options.waits,
             traces=self._traces,
             cache=cache,
             watchdog=lambda term, length: Watchdog(term, clock=clock, length=length),

@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -21,10 +22,6 @@ from nstance.wire import peer as connections
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS = 5.0
-SHUTDOWN_SECONDS = 0.5  # for the peer's half of a TLS shutdown
-REQUEST_SECONDS = 10.0  # from the handshake to the last byte of the answer
-MAX_CONNECTIONS = 512
 MAX_PER_ADDRESS = 64  # loopback is not limited
 MAX_HEAD = 8 * 1024
 CLOSE_SECONDS = 1.0
@@ -36,15 +33,24 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 ContextFactory = Callable[[], ssl.SSLContext | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    handshake_seconds: float = 5.0
+    shutdown_seconds: float = 0.5  # for the peer's half of a TLS shutdown
+    request_seconds: float = 10.0  # from the handshake to the last byte of the answer
+    connections: int = 512
+
+
+LIMITS = Limits()
+
+
 class HttpListener:
-    def __init__(
-        self, handler: Handler, *, context: ContextFactory | None = None, request_seconds: float = REQUEST_SECONDS
-    ) -> None:
+    def __init__(self, handler: Handler, *, context: ContextFactory | None = None, limits: Limits = LIMITS) -> None:
         """`context` is called for each connection, so that a renewed certificate is used; it returns None while there is no
         certificate, and connections are refused. Without `context` the port is not encrypted."""
         self._handler = handler
         self._context = context
-        self._request_seconds = request_seconds
+        self._limits = limits
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -58,7 +64,7 @@ class HttpListener:
 
     async def start(self, host: str, port: int) -> None:
         """Port 0 takes a free one. Raises OSError if the address cannot be bound."""
-        self._server = _Server(self._answer, self._request_seconds, self._on_disconnect)
+        self._server = _Server(self._answer, self._limits.request_seconds, self._on_disconnect)
         self._sockets = await listener.bind(host, port)
         self._accepting = [asyncio.create_task(self._accept(bound)) for bound in self._sockets]
 
@@ -100,7 +106,7 @@ class HttpListener:
     def _make_room(self, host: str) -> bool:
         if self._per_address[host] >= MAX_PER_ADDRESS and not listener.is_loopback(host):
             full_host = host
-        elif self._per_address.total() >= MAX_CONNECTIONS:
+        elif self._per_address.total() >= self._limits.connections:
             full_host = self._per_address.most_common(1)[0][0]
         else:
             return True
@@ -139,8 +145,8 @@ class HttpListener:
                     return
                 tls = {
                     "ssl": context,
-                    "ssl_handshake_timeout": HANDSHAKE_SECONDS,
-                    "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
+                    "ssl_handshake_timeout": self._limits.handshake_seconds,
+                    "ssl_shutdown_timeout": self._limits.shutdown_seconds,
                 }
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, sock, **tls)
             if protocol in self._waiting:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import signal
 import sys
@@ -26,7 +27,7 @@ from nstance.core import creating, draft, follow_up, observe
 from nstance.dev.aws.moto import find_moto, run_moto
 from nstance.dev.aws.rules import INTERNAL, LOST_REPLY, LOST_REQUEST, OUTAGE, QUOTA, THROTTLED, Fault, Offer, Rules
 from nstance.tasks.backoff import Backoff
-from support.moto_server import reset
+from support.moto_server import KEYS, reset
 
 STEPS = 8
 CAPACITY = Fault("InsufficientInstanceCapacity", "no capacity", 500)
@@ -165,7 +166,8 @@ async def _run_all(seeds: range, size: int, beside: int) -> int:
             if counts["schedules"] % 10 == 0:
                 print(f"{counts['schedules']} of {len(seeds)}, failed: {failed}", flush=True)
 
-    with impatient(), contextlib.ExitStack() as stack:
+    # The first schedule that ends would take the keys from those beside it.
+    with mock.patch.dict(os.environ, KEYS), impatient(), contextlib.ExitStack() as stack:
         folders = [stack.enter_context(tempfile.TemporaryDirectory(prefix="nst-moto-")) for _ in range(beside)]
         urls = [stack.enter_context(run_moto(find_moto(), Path(folder))) for folder in folders]
         await asyncio.gather(*map(work, urls))

@@ -16,7 +16,7 @@ from nstance.secretstore import keys, sealed, sealing
 from nstance.secretstore.aws.clients import AwsClients
 from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
 from nstance.server.config import configuration
-from nstance.server.identity import trust
+from nstance.server.waits import Waits
 from support import moto_server
 from support.aws_faults import AwsFaults, Fault, serve_faults
 from support.eventually import eventually
@@ -100,16 +100,16 @@ async def test_a_denied_key_is_named_and_heals(
 
 
 async def test_a_rotated_key_needs_no_restart(
-    tmp_path: Path, clients: AwsClients, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clients: AwsClients, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Everything is sealed with the new key while the server runs: it reads secrets at once, and the CA as before."""
-    monkeypatch.setattr(trust, "CHECK_SECONDS", 0.02)
     secrets_manager = SecretsManagerStore(clients, prefix="nstance/")
     await secrets_manager.put("key", OLD)
     configured = with_secrets(
         provider="object-storage", encryption_key={"provider": "aws-secrets-manager", "source": "nstance/key"}
     )
     async with World(tmp_path, configured) as world:
+        world.waits = Waits(ca_check=0.02)
         running = await world.start(insecure_dev=False)
         files = running.lead_now.file_sets.secret_store
         await _sealed(world, OLD).put("db", b"v1")
@@ -127,12 +127,12 @@ async def test_a_rotated_key_needs_no_restart(
 
 
 async def test_a_new_data_key_of_kms_needs_no_restart(
-    tmp_path: Path, clients: AwsClients, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clients: AwsClients, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its place is the configuration. Both servers follow that, also the one that does not lead."""
-    monkeypatch.setattr(trust, "CHECK_SECONDS", 0.02)
     old, new = await _wrapped_key(clients), await _wrapped_key(clients)
     async with World(tmp_path, with_secrets(encryption_key=old)) as world:
+        world.waits = Waits(ca_check=0.02)
         running = await world.start(insecure_dev=False)
         standby = await world.start("b", lead=False, insecure_dev=False)
         files = running.lead_now.file_sets.secret_store

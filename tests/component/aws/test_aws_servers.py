@@ -12,7 +12,7 @@ from component.admin_shell import Shell, shell
 from component.aws import schedules
 from component.aws.aws_servers import TYPE, WEB, AwsServers, aws_servers
 from nstance.dev.aws.rules import INTERNAL, LOST_REPLY, LOST_REQUEST, OUTAGE, QUOTA, THROTTLED, Fault, Offer, Rules
-from nstance.server.cloud import inventory
+from nstance.server.waits import Waits
 from nstance.tasks.backoff import Backoff
 from support.eventually import eventually
 
@@ -148,12 +148,10 @@ async def test_an_account_that_is_away_is_shown_deletes_nothing_and_heals(
 OUTAGE_LISTINGS = 24  # as many are tried in ten minutes, with pauses of up to 30 s between them
 
 
-async def test_a_region_that_is_away_for_ten_minutes_is_shown_and_heals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_region_that_is_away_for_ten_minutes_is_shown_and_heals(tmp_path: Path) -> None:
     """Nothing is to be done meanwhile, so that only the listings fail. Their pauses are a hundredth here."""
-    monkeypatch.setattr(inventory, "RETRY", Backoff(0.005, 0.3))
     async with aws_servers(tmp_path) as world:
+        world.waits = Waits(listing_retry=Backoff(0.005, 0.3))
         await world.resize(3)
         server = await world.start("a")
         await world.settle(3)

@@ -3,6 +3,7 @@
 from sim.mutants.mutant import Mutant
 
 OFFERS = ("tests/unit/core/test_core_offers.py",)
+FALLBACK = ("tests/unit/core/test_core_fallback.py",)
 
 CAPACITY: tuple[Mutant, ...] = (
     Mutant(
@@ -92,9 +93,17 @@ CAPACITY: tuple[Mutant, ...] = (
     Mutant(
         "a-full-host-stays-full",
         "nstance.core.offers",
-        "    return _without(exhausted, ours | {key for key in exhausted if key.scope is CapacityScope.HOST})\n",
-        "    return _without(exhausted, ours)\n",
+        "    shared = {key for key in exhausted if key.scope is CapacityScope.HOST}\n",
+        "    shared = set[CapacityKey]()\n",
         "a group waits for minutes although memory of the host is free again",
+        tests=OFFERS,
+    ),
+    Mutant(
+        "the-quota-of-a-type-stays-reached",
+        "nstance.core.offers",
+        "    shared |= {key for key in exhausted if key.scope is CapacityScope.TYPE_QUOTA and key.market == offer.market}\n",
+        "",
+        "a group waits for minutes although an instance has given back what its type's quota needs",
         tests=OFFERS,
     ),
     Mutant(
@@ -104,5 +113,37 @@ CAPACITY: tuple[Mutant, ...] = (
         "calls=replace(calls, create_due=draft.now + 30.0, server_errors=0))",
         "the next offer is not tried in the same decision",
         tests=OFFERS,
+    ),
+    Mutant(
+        "loss-waits-for-capacity",
+        "nstance.core.rollout",
+        "    if is_loss and _has_capacity_instead(draft, desired, fallback):\n        return True\n",
+        "",
+        "during a rollout to a type without capacity, lost instances are missing for good",
+        tests=FALLBACK,
+    ),
+    Mutant(
+        "rotated-to-the-old-revision",
+        "nstance.core.creating",
+        "    is_loss = (replaces or predecessor) is not None and cause not in CAN_WAIT\n",
+        "    is_loss = (replaces or predecessor) is not None\n",
+        "while the new revision has no capacity, old instances replace old instances without end",
+        tests=FALLBACK,
+    ),
+    Mutant(
+        "made-and-dropped-in-turn",
+        "nstance.core.rollout",
+        "and instance.created >= _begun(current)",
+        "and False",
+        "a replacement that is of the old revision because only that has capacity is deleted while it starts",
+        tests=FALLBACK,
+    ),
+    Mutant(
+        "why-a-place-is-empty-forgotten",
+        "nstance.core.follow_up",
+        "        if instance.id not in unfilled:\n",
+        "        if True:\n",
+        "a place that a rotation has emptied looks like a loss after half an hour",
+        tests=FALLBACK,
     ),
 )

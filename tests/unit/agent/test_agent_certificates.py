@@ -86,7 +86,6 @@ def _forged(
     role: str | None = "server",
     is_ca: bool = False,
     purposes: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH),
-    serial: int = 5,
 ) -> bytes:
     """Signed by the right CA, which would never sign it: only what we read can tell."""
     subject = x509.Name(
@@ -97,7 +96,7 @@ def _forged(
     )
     start = datetime.fromtimestamp(NOW, UTC)
     key = Ed25519PublicKey.from_public_bytes(PUBLIC)
-    builder = x509.CertificateBuilder(CA.certificate.subject, subject, key, serial, start, start + timedelta(days=1))
+    builder = x509.CertificateBuilder(CA.certificate.subject, subject, key, 5, start, start + timedelta(days=1))
     builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
     if uris:
         alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri) for uri in uris])

@@ -578,8 +578,8 @@ def test_a_secret_in_the_wrong_place_is_not_repeated(path: str, value: object) -
     assert not any("thisisatest" in str(p) for p in problems(json.dumps(changed(path, value))))
 
 
-def test_a_hundred_thousand_groups_are_refused_before_they_are_validated() -> None:
-    many = {f"g{n}": {"template": "t", "bad": 1} for n in range(100_000)}
+def test_too_many_groups_are_refused_before_they_are_validated() -> None:
+    many = {f"g{n}": {"template": "t", "bad": 1} for n in range(settings.MAX_GROUPS + 1)}
     document = {**GOOD, "groups": {"default": many}}
     (problem,) = problems(json.dumps(document))
     assert problem.path == "groups"
@@ -598,7 +598,7 @@ def test_a_flood_of_template_actions_is_refused_before_it_is_read() -> None:
 
 def test_ten_thousand_faults_are_reported_briefly() -> None:
     """Near matches are searched for a few problems only: over all of them it would take minutes."""
-    templates = {f"template-{n}": GOOD["templates"]["web"] | {"files": {}} for n in range(5000)}
+    templates = {f"template-{n}": GOOD["templates"]["web"] | {"files": {}} for n in range(1000)}
     many = {f"g{n}": {"template": f"tmplate-{n}"} for n in range(settings.MAX_GROUPS)}
     these = problems(json.dumps({**GOOD, "templates": templates, "groups": {"default": many}}))
     assert len(these) == errors.MAX_PROBLEMS + 1

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from nstance.core import offers
 from nstance.model import events as ev
 from nstance.model.decision import Fallback, Trend
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
+from nstance.model.offer import CapacityScope, Exhaustion, Offer
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from unit.core.core_situation import (
     KEY,
@@ -222,3 +224,115 @@ def test_forced_expiry_does_not_wait_for_a_held_rollout(current: Revision) -> No
     follows = decided(members, current, policy=Policy(eligible_age=300.0, forced_age=400.0))
     assert [(m.replaces, m.infra_hash) for m in follows.made] == [(name("a"), "h" if current is PAUSED else "old")]
     assert not decided(members, current, policy=Policy(eligible_age=300.0)).made
+
+
+# ---- the new revision has no capacity
+
+ROLLING = Revision(infra_hash="h", started=NOW - 60.0)
+FULL = {
+    kind: {
+        offers.capacity_key(Offer("", *offer), CapacityScope.OFFER, revision): Exhaustion(NOW + wait, 1, "full", NOW)
+    }
+    for kind, offer, revision, wait in (
+        ("new", ("large", "new-subnet"), "h", 60.0),
+        ("old", ("small", "old-subnet"), "old", 5.0),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        pytest.param(replace(ROLLING, resumed_at=NOW - 30.0), ["old", "old"], id="rolling"),
+        pytest.param(ROLLING, ["old", "old"], id="no canary yet"),
+        pytest.param(PAUSED, ["old", "old"], id="the canary is gone, too"),
+        pytest.param(replace(ROLLING, outcome=Outcome.COMPLETE), [], id="complete: there is nothing else"),
+    ],
+)
+def test_lost_instances_are_made_from_the_old_revision_while_only_that_has_capacity(
+    outcome: Revision, expected: list[str]
+) -> None:
+    gone = [
+        old("b", State.DELETING, cause=Cause.GONE, vacant=True),
+        member("n", State.DELETING, cause=Cause.GONE, vacant=True),
+    ]
+    assert made(decided([old("a"), *gone], outcome, exhausted=FULL["new"])) == expected
+    assert made(decided([old("a"), *gone], outcome)) != ["old", "old"]
+
+
+def test_the_reason_says_that_there_is_no_capacity() -> None:
+    gone = old("b", State.DELETING, cause=Cause.GONE, vacant=True)
+    follows = decided([old("a"), old("c"), gone], ROLLING, exhausted=FULL["new"])
+    [new] = follows.made
+    [reason] = [r for r in follows.decision.reasons if r.instance == new.id]
+    assert (
+        reason.message
+        == f"replacement for {name('b')} (gone); made from revision old: large in new-subnet has no capacity: full"
+    )
+    # It is not dropped, neither while it starts nor when there is capacity again, and an agent that returns is kept.
+    for exhausted in (FULL["new"], {}):
+        again = decided([old("a"), old("c"), new], ROLLING, exhausted=exhausted, trend=Trend(failures=1))
+        assert again.members[new.id].state is State.PENDING
+
+
+def test_an_unresponsive_instance_is_replaced_by_what_has_capacity() -> None:
+    members, observed = [old("a"), old("c"), old("b", suspect=True)], {"b": lost(20.0)}
+    follows = decided(members, ROLLING, observed=observed, exhausted=FULL["new"])
+    [new] = follows.made
+    assert (new.infra_hash, new.replaces) == ("old", name("b"))
+    for exhausted in (FULL["new"], {}):
+        again = decided([*members, new], ROLLING, observed=observed, exhausted=exhausted)
+        assert again.members[new.id].state is State.PENDING
+        assert not again.made
+    back = decided([old("a"), old("c"), old("b"), new], ROLLING, observed={"b": healthy()}, exhausted=FULL["new"])
+    assert (back["b"].state, back.members[new.id].state) == (State.RUNNING, State.DELETING)
+
+
+def test_what_can_wait_does() -> None:
+    rolling = replace(ROLLING, resumed_at=NOW - 30.0)
+    three = [old(letter) for letter in "abc"]
+    assert not decided(three, rolling, exhausted=FULL["new"]).made  # a rotation
+    assert made(decided(three, rolling)) == ["h"]
+    assert not decided([*three[:2], old("c", replace_wanted=True)], rolling, exhausted=FULL["new"]).made
+    assert not decided(three[:2], rolling, exhausted=FULL["new"]).made  # growth
+    # What a rotation removed first waits, and does not hold up a loss.
+    rotated = old("b", State.DELETED, cause=Cause.DRIFT, vacant=True)
+    gone = old("c", State.DELETING, cause=Cause.GONE, vacant=True)
+    follows = decided([old("a"), rotated, gone], rolling, exhausted=FULL["new"])
+    assert [(m.infra_hash, m.predecessor) for m in follows.made] == [("old", name("c"))]
+
+
+def test_when_neither_has_capacity_the_first_that_has_some_again_is_tried() -> None:
+    gone = old("c", State.DELETING, cause=Cause.GONE, vacant=True)
+    follows = decided([old("a"), old("b"), gone], ROLLING, exhausted={**FULL["new"], **FULL["old"]})
+    assert not follows.made
+    assert follows.decision.wake_at == NOW + 5.0
+
+
+def test_a_clock_behind_the_start_of_the_rollout_makes_nothing_that_would_be_dropped() -> None:
+    """What was created before the rollout is dropped where it has not started."""
+    gone = old("c", State.DELETING, cause=Cause.GONE, vacant=True)
+    late = replace(ROLLING, started=NOW + 4.0)
+    follows = decided([old("a"), old("b"), gone], late, exhausted=FULL["new"])
+    assert not follows.made
+    assert follows.decision.wake_at == NOW + 4.0
+    pending = replacement("x", "b", Cause.UNHEALTHY, State.PENDING, infra_hash="old")
+    members = [old("a"), old("c"), old("b", suspect=True), pending]
+    dropped = decided(
+        members, replace(ROLLING, resumed_at=NOW - 60.0), observed={"b": lost(20.0)}, exhausted=FULL["new"]
+    )
+    assert dropped["x"].state is State.DELETING
+    assert made(dropped) == ["old"]
+
+
+@pytest.mark.parametrize("letter", "bc")
+def test_why_a_place_is_empty_is_known_until_it_is_filled(letter: str) -> None:
+    """Otherwise a place that waits for the new revision would look like a loss after a while, or the other way round."""
+    cause = Cause.DRIFT if letter == "b" else Cause.GONE
+    left = old(letter, State.DELETED, cause=cause, ended=NOW - 90_000.0)
+    refused = member("p", State.FAILED, cause=Cause.REFUSED, predecessor=left.id, vacant=True, ended=NOW - 80_000.0)
+    rolling = replace(ROLLING, resumed_at=NOW - 30.0)
+    follows = decided([old("a"), old("d"), left, refused], rolling, exhausted=FULL["new"])
+    assert (made(follows), left.id in follows.members) == (([], True) if letter == "b" else (["old"], True))
+    filled = replace(refused, vacant=False)
+    assert left.id not in decided([old("a"), old("d"), old("e"), left, filled], rolling).members

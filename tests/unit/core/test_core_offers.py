@@ -11,7 +11,7 @@ from nstance.core import offers
 from nstance.model import events as ev
 from nstance.model.decision import CreateVm, Rejection, Trend
 from nstance.model.events import Failure
-from nstance.model.group import Group, Preference
+from nstance.model.group import Group, Policy, Preference
 from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.offer import CapacityScope, Exhaustion, Offer
@@ -345,6 +345,14 @@ def test_a_better_replacement_is_kept_when_its_offer_is_exhausted_again() -> Non
     assert follows["n"].state is State.RUNNING
     assert follows["a"].state is not State.RUNNING
     assert follows["a"].cause is Cause.PREFERENCE
+
+
+def test_no_instance_leaves_for_a_better_offer_when_its_replacement_is_in_none() -> None:
+    """It was created because of the age, while the better offer was exhausted."""
+    old = on(WORSE, "a", State.RUNNING)
+    new = replace(replacement("n", "a", Cause.ELIGIBLE_EXPIRY), market="on-demand", instance_type="m6", subnet="s1")
+    follows = after([old, new], group=group(**STRICT), policy=Policy(eligible_age=0.0))
+    assert follows["a"].cause is Cause.ELIGIBLE_EXPIRY
 
 
 def test_a_voluntary_replacement_does_not_fall_back_to_what_is_there_already() -> None:

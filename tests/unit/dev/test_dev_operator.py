@@ -11,6 +11,8 @@ from nstance.clock import Clock
 from nstance.dev import child, operator
 from nstance.dev.errors import DevError
 from nstance.dev.screen import Screen
+from support.eventually import eventually
+from support.hand_clock import rest
 
 SECONDS = 20.0
 
@@ -38,11 +40,7 @@ def alive(pid: Path) -> bool:
 
 
 async def started(pid: Path) -> None:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            if os.access(pid, os.R_OK):
-                return
-            await asyncio.sleep(0.01)
+    await eventually(lambda: os.access(pid, os.R_OK))
 
 
 async def test_an_admin_tool_that_hangs_is_given_up_and_ended(
@@ -76,7 +74,7 @@ async def test_ctrl_c_waits_until_the_preparation_has_cleaned_up(
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(SECONDS)
         finally:
-            await asyncio.sleep(0.2)
+            await rest()
             ended = True
 
     monkeypatch.setattr(operator, "prepare", prepare)

@@ -1,6 +1,5 @@
 """A child that exits is reported and restarted; new code restarts it; no process of an earlier run is left."""
 
-import asyncio
 import io
 import os
 import signal
@@ -11,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from nstance.clock import SystemClock
-from nstance.dev import leftovers, supervisor
+from nstance.dev import leftovers
 from nstance.dev.child import Child
 from nstance.dev.screen import Screen
 from nstance.dev.supervisor import Supervisor
 from nstance.providers import processes
+from support.eventually import eventually
+from support.hand_clock import HandClock
 
 CODE = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
@@ -27,25 +28,26 @@ class Scene:
         self.sources.mkdir()
         self.out = io.StringIO()
         self.child = self.make()
-        self.supervisor = Supervisor([self.child], Screen(self.out, SystemClock(), timed=False), SystemClock())
+        self.clock = HandClock()
+        self.supervisor = Supervisor([self.child], Screen(self.out, SystemClock(), timed=False), self.clock)
 
     def make(self) -> Child:
         command = [sys.executable, "-I", "-S", "-c", CODE]
         return Child("server", command, os.environ, temp=self.folder, cwd=self.folder, clock=SystemClock())
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not holds():
-                await self.supervisor.poll()
-                await asyncio.sleep(0.02)
+        async def polled() -> bool:
+            await self.supervisor.poll()
+            return holds()
+
+        await eventually(polled, interval=0.02)
 
     def has_printed(self, text: str) -> bool:
         return text in self.out.getvalue()
 
 
 @pytest.fixture
-async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(supervisor, "RESTART_SECONDS", 0.3)
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     made = Scene(tmp_path)
     await made.supervisor.start()
     yield made
@@ -55,7 +57,8 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def test_a_killed_child_is_reported_and_restarted(scene: Scene) -> None:
     first = scene.child.pid
     os.kill(first, signal.SIGKILL)
-    await scene.until(lambda: scene.has_printed(f"server (pid {first}) was ended by SIGKILL; it restarts in 0.3 s"))
+    await scene.until(lambda: scene.has_printed(f"server (pid {first}) was ended by SIGKILL; it restarts in 5 s"))
+    scene.clock.now += 5.1
     await scene.until(lambda: scene.has_printed("server restarted"))
     assert scene.child.pid != first
     assert scene.child.exit_code is None

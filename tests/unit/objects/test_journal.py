@@ -18,8 +18,10 @@ from nstance.objects.errors import PermissionDeniedError, UnavailableError, Unkn
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
 from nstance.server.leader import history
+from nstance.sim.loop import Machine
 from support.hand_clock import HandClock
 from support.journals import snapshot_body
+from support.virtual_time import virtually
 
 WEEK = 7 * 86400.0
 
@@ -102,14 +104,15 @@ async def test_what_was_committed_is_read_back() -> None:
         pytest.param(Fate(late=0.05), id="applied late"),
     ],
 )
-async def test_a_write_of_unknown_outcome_is_settled_once(fate: Fate) -> None:
-    store = MemoryStore(SystemClock())
-    async with writing(store):
+@virtually
+async def test_a_write_of_unknown_outcome_is_settled_once(clock: Machine, fate: Fate) -> None:
+    store = MemoryStore(clock)
+    async with writing(store, clock=clock):
         pass
-    async with writing(store.view(Script(Fate(), fate)), epoch=2) as writer:
+    async with writing(store.view(Script(Fate(), fate)), epoch=2, clock=clock) as writer:
         await writer.commit(entry("a"))
         await writer.commit(entry("b"))
-    await asyncio.sleep(0.06)
+    await clock.sleep(0.06)
     numbers = sorted(k for k in store.contents() if k.startswith("j/"))
     assert len(numbers) == 4, "two fences and two decisions, each once"
     assert await state(store) == {"a", "b"}

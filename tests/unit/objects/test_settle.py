@@ -8,6 +8,8 @@ from nstance import clock
 from nstance.objects import errors, memory, settle
 from nstance.objects.memory import Fate, Verb
 from nstance.objects.port import Key, Stored, Version
+from nstance.sim.loop import Machine
+from support.virtual_time import virtually
 
 KEY = Key("cluster/x")
 LOST = Fate(lost=True)
@@ -110,13 +112,12 @@ async def test_delete_settles() -> None:
     assert truth.contents() == {}
 
 
-async def test_a_store_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "CALL_TIMEOUT_SECONDS", 0.01)
-
+@virtually
+async def test_a_store_that_never_answers(machine: Machine) -> None:
     async def silent(verb: Verb, key: str) -> Fate:
         return Fate(before=3600)
 
-    store = memory.MemoryStore(clock.SystemClock(), faults=silent)
+    store = memory.MemoryStore(machine, faults=silent)
     with pytest.raises(errors.UnavailableError, match="no answer"):
         await settle.read(store, KEY)
     with pytest.raises(errors.UnavailableError, match="no answer"):

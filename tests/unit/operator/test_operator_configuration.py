@@ -143,7 +143,7 @@ async def test_changes_are_followed_and_bad_ones_refused(tmp_path: Path, caplog:
     swap("..1")
     (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
     clock, seen = Steps(), list[Configuration]()
-    following = ConfigWatcher(tmp_path / "config.yaml", clock=clock)
+    following = ConfigWatcher(tmp_path / "config.yaml", clock=clock, poll_seconds=1.0)
     task = asyncio.create_task(following.run(seen.append))
     try:
         await clock.step()

@@ -17,6 +17,7 @@ from nstance.providers import errors
 from nstance.providers.port import CreateRequest, Traits
 from nstance.server.cloud.effects import MIN_LOOKUPS_FOR_LISTING, EffectContext, Effects
 from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.server.waits import WAITS
 from nstance.telemetry.metrics import Metrics
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
@@ -57,6 +58,7 @@ class Scene:
                     clock=CLOCK,
                     rng=SystemRng(),
                     metrics=metrics,
+                    waits=WAITS,
                     settings=lambda: SETTINGS,
                     record_event=lambda code, message: None,
                 ),

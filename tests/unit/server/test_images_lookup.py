@@ -15,8 +15,9 @@ from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image as CloudImage
 from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import Scope
-from nstance.server.cloud.images import RETRY, Images
+from nstance.server.cloud.images import Images
 from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.server.waits import WAITS
 from nstance.server.workload import rendering
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
@@ -47,6 +48,7 @@ class Lookups:
             clock=self.clock,
             rng=SeededRng("images"),
             metrics=Metrics(),
+            waits=WAITS,
             settings=lambda: SETTINGS,
             record_event=lambda code, message: None,
         )
@@ -105,7 +107,7 @@ async def test_a_failed_lookup_leaves_what_was_found(clock: Machine) -> None:
         await clock.sleep(INTERVAL)
         assert world.asked == 2
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "the cloud is away")
-        await clock.sleep(RETRY.first)
+        await clock.sleep(WAITS.image_retry.first)
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "")
 
 
@@ -121,7 +123,7 @@ def test_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(de
                 "too many calls",
             )
             world.publish("img-1", 1.0)
-            again = max(RETRY.first, delay)
+            again = max(WAITS.image_retry.first, delay)
             await clock.sleep(again - 2 * MOMENT)
             assert world.asked == 1
             await clock.sleep(1.0)  # for the pace, and for what lies between two calls
@@ -136,7 +138,7 @@ async def test_the_fallback_serves_until_something_was_found(clock: Machine) -> 
     async with lookups(clock, WITH_FALLBACK) as world:
         assert (world.images.values(), world.asked) == ({"base": "img-fallback"}, 1)
         world.publish("img-1", 1.0)
-        await clock.sleep(RETRY.first)
+        await clock.sleep(WAITS.image_retry.first)
         assert world.images.values() == {"base": "img-1"}
 
 
@@ -145,7 +147,7 @@ async def test_without_a_fallback_there_is_none_and_a_reason(clock: Machine) -> 
     async with lookups(clock, BASE) as world:
         assert world.images.values() == {"base": None}
         assert "no image fits" in world.images.problem("base")
-        await clock.sleep(2 * RETRY.first)  # it backs off: the third try is not due yet
+        await clock.sleep(2 * WAITS.image_retry.first)  # it backs off: the third try is not due yet
         assert (world.asked, world.changes) == (2, 1)
 
 

@@ -13,7 +13,7 @@ from nstance.objects import errors
 from nstance.pki import names
 from nstance.server.api import admission
 from nstance.server.api.admission import Admission
-from nstance.server.api.watchers import ADMISSION_INTERVAL_SECONDS
+from nstance.server.waits import WAITS
 
 WHO = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
 OTHER = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4r"))
@@ -72,11 +72,11 @@ async def test_a_revocation_elsewhere_is_known_within_a_minute() -> None:
 
 async def test_an_open_watch_of_a_revoked_operator_ends_within_a_minute() -> None:
     """Whatever else has asked about it just before the revocation."""
-    for since in range(int(ADMISSION_INTERVAL_SECONDS)):
+    for since in range(int(WAITS.watch_admission_interval)):
         world = World()
         assert await world.verdict() is Status.OK
         world.storage.registered.clear()
-        looks = [since + ADMISSION_INTERVAL_SECONDS * number for number in range(4)]
+        looks = [since + WAITS.watch_admission_interval * number for number in range(4)]
         for look in looks:
             world.clock.now = look
             try:

@@ -25,13 +25,14 @@ from nstance.model.ids import (
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import journal
 from nstance.pki import names
-from nstance.server.api import asking
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.tenancy import Tenancy
 from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.server.state.inbox import OverloadedError
+from nstance.sim.loop import Machine
 from nstance.v1.operator_pb2 import CreateInstanceRequest
+from support.virtual_time import virtually
 
 ACME = TenantId("acme")
 WHO = names.Operator(ClusterId("demo"), ACME, OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
@@ -94,6 +95,6 @@ async def test_a_shard_that_cannot_answer_is_unavailable(problem: Exception) -> 
     assert await world.create("one") is Status.UNAVAILABLE
 
 
-async def test_an_answer_that_does_not_come_in_time_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "ANSWER_TIMEOUT_SECONDS", 0.01)
+@virtually
+async def test_an_answer_that_does_not_come_in_time_is_unavailable(clock: Machine) -> None:
     assert await World().create("one") is Status.UNAVAILABLE

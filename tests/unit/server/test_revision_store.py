@@ -10,6 +10,7 @@ from nstance.model.ids import GroupKey
 from nstance.objects.memory import MemoryStore
 from nstance.server.config import configuration
 from nstance.server.leader.revision_store import RevisionStore
+from nstance.server.waits import WAITS
 from nstance.sim.desired_groups import SHARD, DesiredGroup, DesiredGroups
 
 
@@ -25,5 +26,5 @@ async def test_groups_whose_revisions_are_stored_are_decided_in_one_order_in_eve
         inbox=SimpleNamespace(look_again=decided.extend), state=SimpleNamespace(group_records={})
     )
     active_config = SimpleNamespace(shard=SHARD, configuration=SimpleNamespace(groups=groups))
-    await RevisionStore(parts, cast(Any, active_config), store)._list()
+    await RevisionStore(parts, cast(Any, active_config), store, WAITS)._list()
     assert decided == sorted(groups)

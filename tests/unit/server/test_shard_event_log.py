@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from nstance.clock import SystemClock
+from nstance.clock import Clock, SystemClock
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
 from nstance.model.instance import Instance, Put, Remove, State
 from nstance.objects import slots
-from nstance.server.state import event_log
+from nstance.server.state.event_log import MAX_WAITING
+from nstance.sim.loop import Machine
+from support.eventually import eventually
 from support.shards import make_shard
+from support.virtual_time import virtually
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 OTHER_KEY = "with another key"
@@ -41,14 +44,11 @@ class Writer:
         return [why for entry in self.entries for why in entry.reason]
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.entries) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(self.entries) >= count)
 
 
 class Scene:
-    def __init__(self) -> None:
-        clock = SystemClock()
+    def __init__(self, clock: Clock) -> None:
         self.writer = Writer()
         ids = IdMaker(wall=clock.wall, bits=lambda count: 1)
         self.one, self.old = ids.make(Kind("web")), ids.make(Kind("web"))
@@ -80,7 +80,7 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    made = Scene()
+    made = Scene(SystemClock())
     running = asyncio.create_task(made.shard.run())
     yield made
     running.cancel()
@@ -107,6 +107,7 @@ async def test_a_decision_that_only_removes_records_names_its_group(scene: Scene
 
 
 async def test_an_event_before_a_change_is_written_before_it(scene: Scene) -> None:
+    scene.shard.set_listing(mass_absence=False)  # creating waits for it
     scene.shard.event_log.record(KEY, ReasonCode.CONFIG, "first")
     scene.shard.configure({KEY: replace(scene.shard.desired_groups[KEY], size=2)}, scene.shard.policy)
     await scene.writer.until(2)
@@ -114,19 +115,17 @@ async def test_an_event_before_a_change_is_written_before_it(scene: Scene) -> No
     assert isinstance(scene.writer.entries[1].changes[0], Put)
 
 
-async def test_while_the_journal_cannot_be_written_events_wait_and_are_bounded(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_log, "WRITE_INTERVAL_SECONDS", 0.002)
-    monkeypatch.setattr(event_log, "GATHER_SECONDS", 0.001)
-    monkeypatch.setattr(event_log, "MAX_WAITING", 20)
+@virtually
+async def test_while_the_journal_cannot_be_written_events_wait_and_are_bounded(clock: Machine) -> None:
+    scene = Scene(clock)
     scene.writer.works = False
-    for number in range(50):
+    for number in range(MAX_WAITING + 200):
         scene.shard.event_log.record(KEY, ReasonCode.CONFIG, str(number))
-        await asyncio.sleep(0.001)
+        if number % 20 == 0:
+            await clock.sleep(0.1)
     assert len(scene.writer.entries) == 1
     scene.shard.event_log.write()  # as at the end of a term
     first, rest = (len(entry.reason) for entry in scene.writer.entries)
-    assert first < 20
-    assert rest == 20
+    assert first < 50
+    assert rest == MAX_WAITING
     assert [why.message for why in scene.writer.events()] == [str(number) for number in range(first + rest)]

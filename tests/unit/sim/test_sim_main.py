@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from nstance.sim import main
 from nstance.sim.search import swarm
 from nstance.sim.search.schedule import Verdict, play
+from support.eventually import wait_for
 
 
 def test_a_swarm_without_violations_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +132,11 @@ def test_an_interrupted_or_killed_run_leaves_no_process_behind(
     )
     started = [run.pid]
     try:
-        _wait_until(lambda: len(_children(run.pid)) == 2)
+        wait_for("the processes", lambda: len(_children(run.pid)) == 2)
         started += _children(run.pid)
         for number in signals:
             run.send_signal(number)
-            _wait_until(lambda: len(_children(run.pid)) < 2)  # it was handled: two at once would be one
+            wait_for("the processes", lambda: len(_children(run.pid)) < 2)  # it was handled: two at once would be one
         output, _ = run.communicate(timeout=60)
     finally:
         for each in started:
@@ -155,13 +154,6 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_a_closed_pipe_does_not_change_the_result() -> None:

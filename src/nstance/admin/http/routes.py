@@ -17,7 +17,7 @@ from nstance.admin.http.metrics import ServeMetrics
 from nstance.admin.http.oidc.provider import Provider
 from nstance.admin.http.pages import Pages
 from nstance.admin.http.problems import ProblemError
-from nstance.admin.http.rate_limit import REQUESTS, RateLimit
+from nstance.admin.http.rate_limit import REQUESTS, Rate, RateLimit
 from nstance.admin.http.sessions import COOKIE, Sessions
 from nstance.admin.http.tenants import HEADER as TENANT
 from nstance.admin.http.tenants import TenantView, TenantViews
@@ -35,11 +35,13 @@ UNLIMITED_PATHS = frozenset({"/", "/health"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What `serve` may have beyond shards: storage to read, a log of requests, and an identity provider."""
+    """What `serve` may have beyond shards, and its limits."""
 
-    storage: Target | None = None
+    storage: Target | None = None  # to read
     log: AccessLog | None = None
     provider: Provider | None = None  # of identities
+    requests: Rate = REQUESTS
+    streams: stream.Limits = stream.LIMITS
 
 
 def application(
@@ -50,7 +52,7 @@ def application(
 
     def view(clients: Sequence[Client]) -> TenantView:
         fleet, forecasts = Fleet(clients, clock, rng), Forecasts(clock, rng)
-        streams = stream.Streams(fleet)
+        streams = stream.Streams(fleet, extras.streams)
         context = ApiContext(
             clients=clients,
             guard=guard,
@@ -76,7 +78,7 @@ def application(
         middlewares=[
             *([extras.log.middleware()] if extras.log is not None else []),
             metrics.middleware(),
-            _rate_limit(RateLimit(REQUESTS, clock), sessions),
+            _rate_limit(RateLimit(extras.requests, clock), sessions),
             access.access_middleware(guard, sessions),
             _errors_as_json,
         ],

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -22,12 +23,19 @@ from nstance.admin.shard.history import EventQuery
 from nstance.admin.shard.records import Record
 from nstance.model.ids import ShardId
 
-MAX_STREAMS = 512
 MAX_NOTICES = 100
 MAX_MISSED = 1_000  # events of a shard that a reconnect gets at once
-HEARTBEAT_SECONDS = 10.0
 WRITE_SECONDS = 20.0
 RETRY_MILLISECONDS = 500  # how soon a browser reconnects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    streams: int = 512
+    heartbeat_seconds: float = 10.0
+
+
+LIMITS = Limits()
 
 
 class TooManyStreamsError(Exception):
@@ -35,8 +43,9 @@ class TooManyStreamsError(Exception):
 
 
 class Streams:
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, limits: Limits) -> None:
         self._fleet = fleet
+        self._limits = limits
         self._open = 0
 
     def count_open(self) -> int:
@@ -54,7 +63,7 @@ class Streams:
                     )
                     await reader.start()
                     while True:
-                        entry = await live.take(timeout=reader.seconds_to_heartbeat())
+                        entry = await live.take(timeout=reader.seconds_to(self._limits.heartbeat_seconds))
                         if entry is None:
                             await reader.write(": still here\n\n")
                         elif isinstance(entry, tuple):
@@ -81,7 +90,7 @@ class Streams:
                         await _write(response, head.encode() + frame("missed", body))
                     await _write(response, head.encode() + snapshot)
                     while True:
-                        entry = await changes.take(timeout=HEARTBEAT_SECONDS)
+                        entry = await changes.take(timeout=self._limits.heartbeat_seconds)
                         if entry is None:
                             await _write(response, b": still here\n\n")
                         else:
@@ -105,8 +114,8 @@ class Streams:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        if self._open >= MAX_STREAMS:
-            raise TooManyStreamsError(f"{MAX_STREAMS} streams are already open, try again later")
+        if self._open >= self._limits.streams:
+            raise TooManyStreamsError(f"{self._limits.streams} streams are already open, try again later")
         self._open += 1
         try:
             yield
@@ -129,9 +138,9 @@ class _EventReader:
         self._loop = asyncio.get_running_loop()
         self._wrote_at = self._loop.time()
 
-    def seconds_to_heartbeat(self) -> float:
+    def seconds_to(self, heartbeat: float) -> float:
         """Since the last write: entries that are not for this reader do not tell its client that it is connected."""
-        return max(0.0, self._wrote_at + HEARTBEAT_SECONDS - self._loop.time())
+        return max(0.0, self._wrote_at + heartbeat - self._loop.time())
 
     async def start(self) -> None:
         known = [client for shard, client in self._clients.items() if shard in self._seen]

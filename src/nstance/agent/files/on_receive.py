@@ -12,26 +12,22 @@ from collections.abc import Callable, Sequence
 
 from nstance.agent import commands
 from nstance.agent.files.folder import Folder, SetupError
-from nstance.tasks.backoff import Backoff
+from nstance.agent.settings import Waits
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 60.0
-RETRY = Backoff(5.0, 300.0)
 MARKER = "on-receive.done"  # empty: written by an older agent, for the installed set
 
 
 class OnReceive:
-    def __init__(
-        self, command: Sequence[str], identity: Folder, *, number: Callable[[], int], timeout: float = TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, command: Sequence[str], identity: Folder, *, number: Callable[[], int], waits: Waits) -> None:
         """`number` returns the number of the installed set; it blocks on the disk."""
         self.on_change: Callable[[], None] = lambda: None  # called after each run
         self.problem = ""  # why the last run failed
         self._command = command
         self._identity = identity
         self._number = number
-        self._timeout = timeout
+        self._waits = waits
         self._requested = asyncio.Event()
 
     def before_commit(self) -> None:
@@ -53,7 +49,7 @@ class OnReceive:
         failures = 0
         while self._command:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY.delay(failures) if failures else None):
+                async with asyncio.timeout(self._waits.command_retry.delay(failures) if failures else None):
                     await self._requested.wait()
             if self._requested.is_set():
                 failures = 0
@@ -69,7 +65,7 @@ class OnReceive:
         """Returns why it failed; empty on success."""
         try:
             number = await asyncio.to_thread(self._number)
-            if problem := await commands.run(self._command, seconds=self._timeout):
+            if problem := await commands.run(self._command, seconds=self._waits.command):
                 return problem
             await asyncio.to_thread(self._identity.write, MARKER, b"%d" % number)
         except (OSError, SetupError) as error:

@@ -21,7 +21,7 @@ from nstance.kube.port import Kube, Object
 from nstance.operator import secrets
 from nstance.operator.config_file import Configuration
 from nstance.operator.errors import FatalError
-from nstance.operator.options import Environment
+from nstance.operator.options import WAITS, Environment, Waits
 from nstance.operator.shards import registration
 from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
 from nstance.pki import keys, nonce, proof
@@ -35,7 +35,6 @@ CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 PRIVATE, PUBLIC, NONCE = "private.key", "public.key", "nonce.jwt"
 
 KUBE_TIMEOUT_SECONDS = 60.0  # an API server that does not answer is asked again for so long
-RETRY_SECONDS = 1.0
 RENEW_RETRY_SECONDS = (30.0, 60.0)
 LONGEST_SLEEP_SECONDS = 3600.0  # clocks jump: the time of the renewal is checked again
 
@@ -46,7 +45,14 @@ class IdentityStore:
     """Holds the credentials that links use, and renews them."""
 
     def __init__(
-        self, kube: Kube, environment: Environment, configuration: Configuration, *, clock: Clock, rng: Rng
+        self,
+        kube: Kube,
+        environment: Environment,
+        configuration: Configuration,
+        *,
+        clock: Clock,
+        rng: Rng,
+        waits: Waits = WAITS,
     ) -> None:
         """`environment` has the namespace and the names of the Secrets and the ConfigMap."""
         self._kube = kube
@@ -56,6 +62,7 @@ class IdentityStore:
         self._owner = configuration.cluster, configuration.tenant
         self._clock = clock
         self._rng = rng
+        self._waits = waits
         self._ca = b""  # from the ConfigMap
         self.current: Credentials | None = None
 
@@ -220,7 +227,12 @@ class IdentityStore:
         )
         try:
             return await registration.register(
-                request, self._configuration, ca_pem=self._ca.decode(), clock=self._clock, rng=self._rng
+                request,
+                self._configuration,
+                ca_pem=self._ca.decode(),
+                clock=self._clock,
+                rng=self._rng,
+                waits=self._waits,
             )
         except registration.NonceRejectedError as problem:
             raise FatalError(
@@ -300,7 +312,7 @@ class IdentityStore:
                 log.warning(
                     "failed to reach Kubernetes API server, retrying", extra={"action": action, "reason": problem}
                 )
-                await self._clock.sleep(self._rng.uniform(0.5, 1.5) * RETRY_SECONDS)
+                await self._clock.sleep(self._rng.uniform(0.5, 1.5) * self._waits.kube_retry)
             except (errors.ForbiddenError, errors.InvalidError) as problem:
                 raise FatalError(f"not allowed to {action}: {problem}; see the manifests in config/rbac") from problem
 

@@ -18,8 +18,8 @@ from h2.exceptions import ProtocolError
 
 from nstance.clock import Clock, Rng
 from nstance.operator.metrics import Metrics
+from nstance.operator.options import Waits
 from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
-from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_grpc, registration_pb2
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import status
@@ -33,12 +33,8 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 10.0
 MAX_CALLS = 32  # at once to one shard; the server allows a hundred
 SNAPSHOT_MESSAGE_SECONDS = 15.0  # between two messages of a snapshot
-RETRY = Backoff(0.25, 10.0, jitter=1.0)
 SAME_DEADLINE_MS = 2_000
 STABLE_SECONDS = 10.0  # a connection that lasted this long is not a failure when it ends
-
-# An unresponsive server is noticed within five seconds. The wide window lets a snapshot of thousands of instances flow.
-LIMITS = Limits(ping_after=2.0, pong_within=3.0, window=MIB)
 
 _NO_ANSWER = frozenset({Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.CANCELLED})
 _CONNECTION_ERRORS = (GRPCError, OSError, StreamTerminatedError, ProtocolError)
@@ -54,6 +50,7 @@ class LinkContext:
     metrics: Metrics
     clock: Clock
     rng: Rng
+    waits: Waits
 
 
 class Link:
@@ -172,7 +169,9 @@ class Link:
                 attempt, failures = attempt + 1, 0 if stable else failures + 1
                 self._on_disconnect("; ".join(f"{address}: {why}" for address, why in problems.items()))
                 rounds, rest = divmod(failures, len(addresses))
-                await self._clock.sleep(RETRY.delay(1 if rest else 1 + rounds, self._context.rng))
+                await self._clock.sleep(
+                    self._context.waits.link_retry.delay(1 if rest else 1 + rounds, self._context.rng)
+                )
         finally:
             self._synced = False
             self._metrics.shard_removed(self._name)
@@ -180,13 +179,14 @@ class Link:
     async def _connect(self, address: str) -> str:
         """One connection from its start to its end; returns why it ended."""
         try:
-            credentials = self._context.credentials()
+            credentials, waits = self._context.credentials(), self._context.waits
             self._channel = Channel(
                 address,
                 context=credentials.context(),
                 expect=ExpectedServer(credentials.who.cluster, self._name),
                 clock=self._clock,
-                limits=LIMITS,
+                # The wide window lets a snapshot of thousands of instances flow.
+                limits=Limits(ping_after=waits.ping, pong_within=waits.pong, window=MIB),
             )
             await self._watch(operator_grpc.OperatorServiceStub(self._channel))
             return "the server ended the watch"

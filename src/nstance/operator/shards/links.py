@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from nstance.clock import Clock, Rng
 from nstance.operator.config_file import Configuration
 from nstance.operator.metrics import Metrics
+from nstance.operator.options import WAITS, Waits
 from nstance.operator.shards.link import Link, LinkContext
 from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.tasks import background
@@ -57,10 +58,11 @@ class Links:
         metrics: Metrics,
         clock: Clock,
         rng: Rng,
+        waits: Waits = WAITS,
     ) -> None:
         self._listeners = Listeners()
         self._context = LinkContext(
-            credentials=credentials, listener=self._listeners, metrics=metrics, clock=clock, rng=rng
+            credentials=credentials, listener=self._listeners, metrics=metrics, clock=clock, rng=rng, waits=waits
         )
         self._links: dict[str, Link] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -13,7 +13,7 @@ from grpclib.exceptions import GRPCError
 
 from nstance.clock import Clock, Rng
 from nstance.operator.config_file import Configuration
-from nstance.operator.shards import link
+from nstance.operator.options import Waits
 from nstance.v1 import registration_grpc
 from nstance.v1.registration_pb2 import RegisterOperatorRequest, RegisterResponse
 from nstance.wire import channel, status, tls
@@ -22,7 +22,6 @@ from nstance.wire.call import call
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 10.0
-REGISTER_TIMEOUT_SECONDS = 20.0  # unreachable shards are asked again: a failover takes a few seconds
 
 _REJECTIONS = frozenset({Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT})
 
@@ -46,10 +45,11 @@ async def register(
     ca_pem: str,
     clock: Clock,
     rng: Rng,
+    waits: Waits,
 ) -> RegisterResponse:
     """Raises NonceRejectedError, UntrustedShardsError or NoShardAnsweredError, each with the shards' own reasons."""
     context = tls.client_context(ca_pem=ca_pem)
-    deadline = clock.monotonic() + REGISTER_TIMEOUT_SECONDS
+    deadline = clock.monotonic() + waits.registration
     attempts = 0
     while True:
         answer, problems = await _ask_all(request, configuration, context, clock)
@@ -67,7 +67,7 @@ async def register(
             raise UntrustedShardsError(reasons) if any(untrusted) else NoShardAnsweredError(reasons)
         log.warning("failed to register operator: no shard answered, retrying", extra={"reason": reasons})
         attempts += 1
-        await clock.sleep(link.RETRY.delay(1 + attempts, rng))
+        await clock.sleep(waits.link_retry.delay(1 + attempts, rng))
 
 
 async def _ask_all(

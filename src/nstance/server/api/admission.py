@@ -16,13 +16,12 @@ from nstance.authority.operators import Operators
 from nstance.clock import Clock
 from nstance.objects import errors as storage
 from nstance.pki import names
+from nstance.server.waits import WAITS, Waits
 from nstance.wire import status
 from nstance.wire.peer import Connection
 
 log = logging.getLogger(__name__)
 
-MAX_AGE_SECONDS = 45.0  # of an answer; with the timeout below a minute
-MAX_AGE_FOR_WATCH_SECONDS = 15.0  # with the interval of checks and the timeout below a minute
 RETRY_SECONDS = 5.0  # after storage gave no answer
 READ_TIMEOUT_SECONDS = 5.0
 MAX_REGISTRATIONS = 10_000
@@ -39,11 +38,17 @@ class _Registration:
 
 class Admission:
     def __init__(
-        self, operators: Operators, clock: Clock, *, connections: Callable[[], Iterable[Connection]] = tuple
+        self,
+        operators: Operators,
+        clock: Clock,
+        *,
+        connections: Callable[[], Iterable[Connection]] = tuple,
+        waits: Waits = WAITS,
     ) -> None:
         """`connections`: those that operators have open now."""
         self._operators = operators
         self._clock = clock
+        self._waits = waits
         self._registrations: dict[names.Operator, _Registration] = {}
         self._revoked: set[names.Operator] = set()
         self._connections = connections
@@ -56,7 +61,7 @@ class Admission:
             while len(self._registrations) >= MAX_REGISTRATIONS:
                 self._registrations.pop(next(iter(self._registrations)))
             known = self._registrations[who] = _Registration()
-        max_age = MAX_AGE_FOR_WATCH_SECONDS if watching else MAX_AGE_SECONDS
+        max_age = self._waits.watch_admission if watching else self._waits.admission
         if who not in self._revoked and self._is_due(known, max_age):
             async with known.lock:
                 if self._is_due(known, max_age):

@@ -27,9 +27,9 @@ from nstance.server.leader.context import ShardContext
 from nstance.server.leader.vm_requests import VmRequests
 from nstance.server.liveness import clones as clones_of
 from nstance.server.liveness.connected_agents import Presence
+from nstance.server.waits import WAITS, Waits
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
-from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
@@ -40,8 +40,6 @@ ADMITTED = frozenset({State.RUNNING, State.DRAINING})
 RECONNECTS_PER_SECOND = 300
 ABORT_DELAY_SECONDS = 1.0  # after an error, so that the agent receives it
 FRESH_FRACTION = 0.1  # of a certificate's life, in which a renewal returns the same one
-FILES_RETRY = Backoff(2.0, 60.0)
-MIN_SOURCE_CHECK_SECONDS = 10.0  # between two looks for a changed secret or object; usually secrets.cache_ttl
 MAX_KEYS = 256
 MAX_CHECKS = 64  # in a report: more than an agent runs
 NOTICES = {
@@ -59,8 +57,10 @@ class AgentService(agent_grpc.AgentServiceBase):
         file_sets: FileSets,
         cache: Cache | None,
         clock: Clock,
+        waits: Waits = WAITS,
     ) -> None:
         self._context = context
+        self._waits = waits
         self._shard = context.shard
         self._agents = context.agents
         self._readiness = context.readiness
@@ -281,11 +281,11 @@ class AgentService(agent_grpc.AgentServiceBase):
                     wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
                 resolved = self._resolve(presence.id)
                 if resolved is not None and file_sets.has_sources(resolved):
-                    wait = min(wait or math.inf, max(MIN_SOURCE_CHECK_SECONDS, self._file_sets.cache_ttl))
+                    wait = min(wait or math.inf, max(self._waits.source_check, self._file_sets.cache_ttl))
             except FileSetError as problem:
                 self._readiness.block(presence, str(problem))
                 failures += 1
-                wait = FILES_RETRY.delay(failures) if problem.retryable else None
+                wait = self._waits.files_retry.delay(failures) if problem.retryable else None
             await _wait(presence.changed, wait)
 
     async def _make_files(

@@ -28,6 +28,7 @@ from nstance.server.config.configuration import Configuration
 from nstance.server.identity.rejected_peers import RejectedPeers
 from nstance.server.leader.context import TermContext
 from nstance.server.state.committed_records import CommittedRecords
+from nstance.server.waits import Waits
 from nstance.telemetry.metrics import Metrics
 from nstance.wire import limits
 from nstance.wire.dispatch import Table, methods_of
@@ -88,6 +89,7 @@ class ApiContext:
     cache: Cache
     operators: Operators
     metrics: Metrics
+    waits: Waits
     clock: Clock
     rng: Rng
     standbys: Callable[[], Mapping[str, float]]  # how many seconds ago each one answered
@@ -116,14 +118,16 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     # Before the first decision, the shard's state is what the journal has.
     records = CommittedRecords(term.shard.instances)
     statuses = Statuses(term, term.blocked_groups, records, api.cache, api.clock)
-    watchers = Watchers(term.active_config, records, statuses)
+    watchers = Watchers(term.active_config, records, statuses, api.waits)
     groups = GroupWriter(term.shard, term.active_config, store=api.store, clock=api.clock, rng=api.rng)
     rollouts = RolloutRequests(term.shard, term.active_config, term.revisions, groups, api.clock)
     term.shard.commits.subscribe(records.observe, watchers.observe, rollouts.observe)
     term.shard.commits.subscribe_slots(watchers.on_slot)
     term.active_config.subscribe(watchers.on_config_change, rollouts.on_config_change)
     term.readiness.subscribe(watchers.on_readiness_change)
-    admission = Admission(api.operators, api.clock, connections=lambda: operator_port.listener.connections)
+    admission = Admission(
+        api.operators, api.clock, connections=lambda: operator_port.listener.connections, waits=api.waits
+    )
     sources = ControlPlaneSources(metrics=api.metrics, standbys=api.standbys, provider_rate=term.provider_rate)
     operator_service = OperatorService(
         OperatorContext(
@@ -147,7 +151,7 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     )
     operator_port = port(Service.OPERATOR, operator_service, limits.OPERATOR, names.Role.OPERATOR)
     registrar = Registrar(term, api.operators, api.advertised, api.metrics, api.clock)
-    agent_service = AgentService(term, term.vm_requests, term.file_sets, api.cache, api.clock)
+    agent_service = AgentService(term, term.vm_requests, term.file_sets, api.cache, api.clock, api.waits)
     return [
         OperatorPort(operator_port, groups, rollouts, watchers),
         port(Service.REGISTRATION, RegistrationService(registrar), limits.REGISTRATION, None),

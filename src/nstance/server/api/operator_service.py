@@ -116,11 +116,14 @@ class OperatorService(operator_grpc.OperatorServiceBase):
 
     async def RefreshConfig(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
-        refresh = self._config.plan_refresh if request.dry_run else self._config.refresh
-        answer = await refresh(tenancy.tenant)
-        if answer.updated and not request.dry_run:
-            self._record(tenancy, ReasonCode.CONFIG, f"configuration {answer.etag} activated by {tenancy.by}")
+        answer = await (self._config.plan_refresh(tenancy.tenant) if request.dry_run else self._refresh(tenancy))
         await stream.send_message(_checked_size(answer))
+
+    async def _refresh(self, tenancy: Tenancy) -> operator_pb2.RefreshConfigResponse:
+        answer = await self._config.refresh(tenancy.tenant)
+        if answer.updated:
+            self._record(tenancy, ReasonCode.CONFIG, f"configuration {answer.etag} activated by {tenancy.by}")
+        return answer
 
     def _record(self, tenancy: Tenancy, code: ReasonCode, message: str) -> None:
         """An event of the tenant that is about no group."""
@@ -154,6 +157,8 @@ class OperatorService(operator_grpc.OperatorServiceBase):
     async def UpsertGroup(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.key(request.key)
+        if request.unset and not request.dry_run:
+            await self._refresh(tenancy)  # an earlier file may have another size: instances would come and go
         edit = group_edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
         if request.remove_first and not request.dry_run:
             self._groups.preview(edit)  # raises: what is not accepted orders nothing either

@@ -23,10 +23,10 @@ from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.leader import history
 from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
+from nstance.server.waits import WAITS, Waits
 from nstance.v1 import operator_pb2
 
 MAX_QUEUED_MESSAGES = 10_000
-ADMISSION_INTERVAL_SECONDS = 30.0  # of a watch
 YIELD_EVERY_MESSAGES = 64  # of a snapshot
 BATCH_SECONDS = 0.02  # changes of a group within this time are one message
 
@@ -90,10 +90,13 @@ class Watcher:
 
 
 class Watchers:
-    def __init__(self, active_config: ActiveConfig, records: CommittedRecords, statuses: Statuses) -> None:
+    def __init__(
+        self, active_config: ActiveConfig, records: CommittedRecords, statuses: Statuses, waits: Waits = WAITS
+    ) -> None:
         self._active_config = active_config
         self._records = records
         self._statuses = statuses
+        self._waits = waits
         self._watchers: dict[TenantId, list[Watcher]] = {}
         self._sent: dict[TenantId, Known] = {}  # the group statuses that watchers have
         self._changed: set[GroupKey] = set()
@@ -135,7 +138,7 @@ class Watchers:
                 await asyncio.sleep(0)
         watcher.snapshot.clear()
         await stream.send_message(watcher.numbered(Message(snapshot_end=operator_pb2.SnapshotEnd())))
-        admit_at = clock.monotonic() + ADMISSION_INTERVAL_SECONDS
+        admit_at = clock.monotonic() + self._waits.watch_admission_interval
         while True:
             try:
                 async with asyncio.timeout(max(0.0, admit_at - clock.monotonic())):
@@ -146,7 +149,7 @@ class Watchers:
                 await stream.send_message(watcher.numbered(message))
             if clock.monotonic() >= admit_at:
                 await admit()
-                admit_at = clock.monotonic() + ADMISSION_INTERVAL_SECONDS
+                admit_at = clock.monotonic() + self._waits.watch_admission_interval
 
     def close(self) -> None:
         if self._timer is not None:

@@ -13,9 +13,6 @@ from nstance.providers.port import ImageQuery
 from nstance.server.cache.cache import Cache
 from nstance.server.cache.refreshed_values import RefreshedValues, Source
 from nstance.server.cloud.provider_calls import ProviderCalls
-from nstance.tasks.backoff import Backoff
-
-RETRY = Backoff(5.0, 600.0)
 
 Lookup = tuple[str, workload.Image]
 
@@ -44,7 +41,7 @@ class Images:
             save=self._save,
             fields=lambda lookup: {"kind": "image", "image": lookup[0]},
             interval=interval,
-            retry_delay=lambda failures: min(interval(), RETRY.delay(failures)),
+            retry_delay=lambda failures: min(interval(), calls.waits.image_retry.delay(failures)),
         )
         self._ids = RefreshedValues(source, clock=calls.clock, on_change=on_change)
 

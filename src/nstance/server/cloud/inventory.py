@@ -20,12 +20,10 @@ from nstance.server.cloud.effects import VM_STATES
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.state.shard import Shard
 from nstance.server.state.unknown_vms import describe
-from nstance.tasks.backoff import Backoff
 from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
-RETRY = Backoff(0.5, 30.0)
 REPORTED_AT = 3  # failures in a row: then it is no mishap
 REPORTED_AGAIN_AFTER = 60  # half an hour, because `status` shows the last hour
 
@@ -53,7 +51,7 @@ class InventoryReconciler:
         )
 
     def _on_failure(self, error: errors.ProviderError, failures: int) -> float:
-        delay = max(getattr(error, "delay", 0.0), RETRY.delay(failures))
+        delay = max(getattr(error, "delay", 0.0), self.calls.waits.listing_retry.delay(failures))
         log.warning("failed to list VMs", extra={"error": str(error), "retry_seconds": round(delay, 1)})
         if failures % REPORTED_AGAIN_AFTER == REPORTED_AT:
             self._is_away = True

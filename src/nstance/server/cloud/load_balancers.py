@@ -17,9 +17,6 @@ from nstance.tasks.keyed_tasks import KeyedTasks
 
 log = logging.getLogger(__name__)
 
-DEREGISTER_TIMEOUT_SECONDS = 5.0  # that a deletion waits
-DRAINING_INTERVAL_SECONDS = 2.0
-
 
 class LoadBalancers:
     """All load balancers of a shard during one term."""
@@ -83,7 +80,7 @@ class LoadBalancers:
         clock, deadline = self._context.clock, instance.drain.deadline
         for balancer in [each for each in self._balancers.values() if each.may_drain and each.is_used_by(instance)]:
             while (left := deadline - clock.steady()) > 0 and await balancer.is_draining(instance.provider_id):
-                await clock.sleep(min(left, DRAINING_INTERVAL_SECONDS))
+                await clock.sleep(min(left, self._context.calls.waits.connections_check))
 
     async def _wait_for_calls(self, instance: Instance) -> None:
         holding = [balancer for balancer in self._balancers.values() if balancer.may_hold(instance)]
@@ -91,7 +88,7 @@ class LoadBalancers:
             return
         assert instance.provider_id is not None
         try:
-            async with asyncio.timeout(DEREGISTER_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._context.calls.waits.deregistration):
                 for balancer in holding:
                     balancer.wake()
                 for deregistered in [balancer.deregistered(instance.provider_id) for balancer in holding]:

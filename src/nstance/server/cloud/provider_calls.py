@@ -13,6 +13,7 @@ from nstance.config.model.shard import ShardConfig
 from nstance.model.decision import ReasonCode
 from nstance.providers import errors
 from nstance.server.cloud.rate_limiter import RateLimiter, RequestQueue
+from nstance.server.waits import Waits
 from nstance.telemetry.metrics import Metrics
 
 T = TypeVar("T")
@@ -40,12 +41,14 @@ class ProviderCalls:
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
+        waits: Waits,
         settings: Callable[[], ShardConfig],
         record_event: Callable[[ReasonCode, str], None],
     ) -> None:
         """`ready` waits until the term allows a call, and raises DeposedError."""
         self._ready = ready
         self.clock = clock
+        self.waits = waits
         self._metrics = metrics
         self._settings = settings
         self._record_event = record_event

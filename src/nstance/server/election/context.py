@@ -10,6 +10,7 @@ from nstance.core.election import Latency, Timings
 from nstance.objects import lease
 from nstance.objects.lease import Holder, ReadLease
 from nstance.objects.port import Key, ObjectStore
+from nstance.server.waits import WAITS, Waits
 
 READ_TIMEOUT_SECONDS = 5.0
 
@@ -24,6 +25,7 @@ class ElectionContext:
     rng: Rng
     latency: Callable[[], Latency] = Latency  # of the store, as measured
     anchor: Callable[[float], None] = lambda steady: None  # sets the steady clock
+    waits: Waits = WAITS
 
     def adapted(self) -> Timings:
         """The timings for the store as it is now."""

@@ -24,8 +24,6 @@ from nstance.server.election.term import Term
 
 log = logging.getLogger(__name__)
 
-ABSTAIN_SECONDS = 3.0
-
 Lead = Callable[[Term], Awaitable[None]]
 
 
@@ -159,7 +157,7 @@ class Elector:
             self.lease_damage = str(damage)
         except (errors.StorageError, TimeoutError) as problem:
             log.debug("failed to read the journal", extra={"error": str(problem)})
-        return None, self._context.rng.uniform(0.5, 1.0) * ABSTAIN_SECONDS
+        return None, self._context.rng.uniform(0.5, 1.0) * self._context.waits.abstain
 
     async def _keep_link(self) -> None:
         """While standing by, keep a link to the server that the lease names."""
@@ -219,7 +217,7 @@ class Elector:
         orderly = not lost and problem is None
         short = now - began < self._context.timings.flap_short
         self._flaps = self._flaps + 1 if short and not orderly else 0
-        wait = max(rules.flap_wait(self._context.timings, self._flaps), 0.0 if lost else ABSTAIN_SECONDS)
+        wait = max(rules.flap_wait(self._context.timings, self._flaps), 0.0 if lost else self._context.waits.abstain)
         self._standby.reset(epoch=term.epoch, hold_off=now + wait)
         log.info("leadership lost", extra={"epoch": term.epoch, "reason": term.why})
 

@@ -162,10 +162,11 @@ class PeerServer:
     )  # see `server_context`; called for each connection; None: nobody is admitted yet
     cluster: str
     shard: str
+    limits: http_listener.Limits = http_listener.LIMITS
     _links: set[_Link] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.listener = http_listener.HttpListener(self._answer, context=self.context)
+        self.listener = http_listener.HttpListener(self._answer, context=self.context, limits=self.limits)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in (LEADERSHIP, PEER):

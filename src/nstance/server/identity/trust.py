@@ -29,23 +29,24 @@ from nstance.server.errors import FatalError
 from nstance.server.identity.certificate_expiry import CertificateExpiry
 from nstance.server.identity.issuer import Issuer, server_identity
 from nstance.server.identity.tls_contexts import TlsContexts
+from nstance.server.options import Options
 from nstance.server.workload import rendering
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 300.0  # well below the time between publishing a new key and using it
 REFRESH_SECONDS = 10.0  # the shortest time between two readings of the keys for secrets that cannot be opened
 RETRYABLE = (errors.StorageError, secret_errors.SecretError, TimeoutError)
 
 
 class Trust:
-    def __init__(self, store: ObjectStore, settings: Settings, *, insecure_dev: bool, clock: Clock, rng: Rng) -> None:
+    def __init__(self, store: ObjectStore, settings: Settings, options: Options, *, clock: Clock, rng: Rng) -> None:
         """`store` is the cluster's."""
         self._store = store
         self._settings = settings
         self._newest: Callable[[], Settings] = lambda: settings
         self._cluster = ClusterId(settings.cluster.id)
-        self._insecure_dev = insecure_dev
+        self._insecure_dev = options.insecure_dev
+        self._check_seconds = options.waits.ca_check
         self._clock = clock
         self._rng = rng
         self._clients = keys.KeyClients(
@@ -112,7 +113,7 @@ class Trust:
         due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
         while True:
             expiry.check(server=contexts.identity.expires, ca=issuer.authority.cas[0].ca.expires)
-            await clock.sleep(CHECK_SECONDS)
+            await clock.sleep(self._check_seconds)
             authority = issuer.authority
             try:
                 authority = await self.read()

@@ -77,13 +77,14 @@ def assemble(
         clock=clock,
         rng=env.rng,
         metrics=env.metrics,
+        waits=env.waits,
         settings=lambda: active_config.shard_settings,
         record_event=parts.event_log.record_for_all,
     )
     if capabilities.alarms is not None:
         capabilities.alarms.on_alarm(lambda problem: parts.event_log.record_for_all(ReasonCode.CREDENTIALS, problem))
-    revisions = RevisionStore(parts, active_config, env.store)
-    earlier = EarlierRevisions(parts, active_config, revisions)
+    revisions = RevisionStore(parts, active_config, env.store, env.waits)
+    earlier = EarlierRevisions(parts, active_config, revisions, env.waits)
     supplies = Supplies(env.provider, calls, active_config, earlier, store=env.store, cache=env.cache)
     vm_requests = VmRequests(active_config, earlier, supplies, env.issuer, parts, env.advertised)
     blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)

@@ -23,10 +23,10 @@ from nstance.objects import errors
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.leader.revision_store import RevisionStore
 from nstance.server.state.shard_parts import ShardParts
+from nstance.server.waits import Waits
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 2.0
 CONCURRENT_READS = 8
 
 _Id = tuple[GroupKey, str]  # a group and the infra hash of one of its revisions
@@ -35,10 +35,11 @@ _Id = tuple[GroupKey, str]  # a group and the infra hash of one of its revisions
 class EarlierRevisions:
     """Of one shard during one term."""
 
-    def __init__(self, parts: ShardParts, active_config: ActiveConfig, store: RevisionStore) -> None:
+    def __init__(self, parts: ShardParts, active_config: ActiveConfig, store: RevisionStore, waits: Waits) -> None:
         self._parts = parts
         self._active_config = active_config
         self._store = store
+        self._waits = waits
         self._specs: dict[_Id, RevisionSpec] = {}
         self._lost: set[_Id] = set()  # their specs cannot be read
         self._unread: dict[_Id, None] = {}
@@ -102,7 +103,7 @@ class EarlierRevisions:
             while waiting := list(self._unread)[:CONCURRENT_READS]:
                 await asyncio.gather(*(self._read(*id) for id in waiting))
                 if any(id in self._unread for id in waiting):
-                    await self._parts.clock.sleep(RETRY_SECONDS)
+                    await self._parts.clock.sleep(self._waits.revision_retry)
 
     async def _read(self, key: GroupKey, infra_hash: str) -> None:
         id = key, infra_hash

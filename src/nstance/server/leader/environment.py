@@ -22,6 +22,7 @@ from nstance.server.leader.context import TermContext
 from nstance.server.leader.history import Keeper
 from nstance.server.state.commits import Committed
 from nstance.server.state.instance_traces import InstanceTraces
+from nstance.server.waits import WAITS, Waits
 from nstance.telemetry.metrics import Metrics
 
 
@@ -63,6 +64,7 @@ class Environment:
     ports: Callable[[TermContext], Sequence[Port]]
     history: Keeper
     metrics: Metrics
+    waits: Waits = WAITS
     traces: InstanceTraces | None = None  # if they are exported
     open_balancers: OpenBalancers | None = None  # None: only those of the provider
     journal_limits: journal.Limits = journal.LIMITS

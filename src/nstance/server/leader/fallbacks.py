@@ -1,4 +1,4 @@
-"""The revision that new instances are made from while a rollout is paused or halted."""
+"""The revision that new instances are made from while a rollout is paused or halted, or has no capacity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

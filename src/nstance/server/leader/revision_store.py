@@ -18,22 +18,23 @@ from nstance.objects import errors
 from nstance.objects.port import Key, ObjectStore
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.state.shard_parts import ShardParts
+from nstance.server.waits import Waits
 
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 10.0
 LIST_SECONDS = 60.0
-RETRY_SECONDS = 2.0
 CONCURRENT_WRITES = 8
 
 
 class RevisionStore:
     """Of one shard during one term."""
 
-    def __init__(self, shard: ShardParts, active_config: ActiveConfig, store: ObjectStore) -> None:
+    def __init__(self, shard: ShardParts, active_config: ActiveConfig, store: ObjectStore, waits: Waits) -> None:
         self._shard = shard
         self._name = active_config.shard
         self._store = store
+        self._waits = waits
         self._active_config = active_config
         self._stored: dict[GroupKey, set[Key]] | None = None  # None: not listed yet
         self._unstored: set[GroupKey] = set()
@@ -76,7 +77,7 @@ class RevisionStore:
                 await self._store_all()
             except (errors.StorageError, TimeoutError) as problem:
                 log.warning("failed to store a group revision", extra={"error": str(problem) or "timed out"})
-                await self._shard.clock.sleep(RETRY_SECONDS)
+                await self._shard.clock.sleep(self._waits.revision_retry)
                 self._wake.set()
 
     async def read(self, group: GroupKey, revision: Revision) -> RevisionSpec:

@@ -38,7 +38,7 @@ class Supplies:
             cache=cache,
         )
         self.subnets = Subnets(capabilities.subnet_capacity, calls)
-        self.userdata = Userdata(clock=calls.clock, on_change=self._notify, cache=cache)
+        self.userdata = Userdata(calls.waits, clock=calls.clock, on_change=self._notify, cache=cache)
         self.agent = AgentDownload(store, clock=calls.clock, on_change=self._notify)
         self.uses_userdata = provider.traits.reads_userdata
         self._subscribers: list[Callable[[], None]] = []

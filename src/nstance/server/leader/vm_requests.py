@@ -73,7 +73,7 @@ class VmRequests:
         return self.active_config.configuration.groups.get(instance.key)
 
     def _to_create(self, instance: Instance) -> Resolved | None:
-        """What its VM is made from. An intent of an earlier revision is carried out only while the rollout is held."""
+        """What its VM is made from. An intent of an earlier revision is carried out only if it is one on purpose."""
         current = self._current(instance)
         desired = current.group if current is not None else None
         if rollout.is_fallback(self.parts.state.group_records.get(instance.key), desired, instance):

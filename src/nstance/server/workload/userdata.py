@@ -9,18 +9,17 @@ from nstance import gotemplate
 from nstance.clock import Clock
 from nstance.server.cache.cache import Cache
 from nstance.server.cache.refreshed_values import RefreshedValues, Source
+from nstance.server.waits import Waits
 from nstance.server.workload import http_fetch
 from nstance.server.workload.http_fetch import FetchError, Page
-from nstance.tasks.backoff import Backoff
-
-REFRESH_SECONDS = 300.0
-RETRY = Backoff(2.0, 300.0)
 
 
 class Userdata:
     """The userdata of the shard's groups during one term."""
 
-    def __init__(self, *, clock: Clock, on_change: Callable[[], None], cache: Cache | None = None) -> None:
+    def __init__(
+        self, waits: Waits, *, clock: Clock, on_change: Callable[[], None], cache: Cache | None = None
+    ) -> None:
         self._cache = cache
         self._private_hosts: tuple[str, ...] = ()
         source = Source(
@@ -29,8 +28,8 @@ class Userdata:
             load=self._load,
             save=self._save,
             fields=lambda url: {"kind": "userdata", "url": http_fetch.without_secrets(url)},
-            interval=lambda: REFRESH_SECONDS,
-            retry_delay=RETRY.delay,
+            interval=lambda: waits.userdata_refresh,
+            retry_delay=waits.userdata_retry.delay,
         )
         self._pages = RefreshedValues(source, clock=clock, on_change=on_change)
 
