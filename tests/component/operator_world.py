@@ -35,6 +35,7 @@ from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options, Waits
 from nstance.operator.shards.links import Links
 from nstance.operator.wiring import Host, Operator
+from support import real_kube
 from support.eventually import eventually
 
 SECONDS = 60.0
@@ -208,10 +209,10 @@ class Cluster:
         for id in {id for id, agent in agents.items() if agent.connected} - known:
             labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
             with contextlib.suppress(errors.AlreadyExistsError):
-                await self.kube.create(
-                    kinds.NODE,
-                    {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
-                )
+                body: Object = {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}}
+                # Kubelets register with it. A MachinePool whose nodes have another version is being upgraded.
+                body["status"] = {"nodeInfo": {"kubeletVersion": f"v{real_kube.KUBERNETES}"}}
+                await self.kube.create(kinds.NODE, body)
             known.add(id)
         alive = {id for id, agent in agents.items() if not agent.task.done()}
         for id in known - alive if self.is_cloud_deleting_nodes else ():

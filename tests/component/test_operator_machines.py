@@ -1,13 +1,16 @@
 """Machines and on-demand pods: one instance each, whatever dies in between; against every Kubernetes there is."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from component.operator_world import KUBERNETES, Cluster, operating
-from nstance.kube import kinds
+from nstance.kube import errors, kinds
 from nstance.kube.port import Object
+from nstance.objects.errors import UnavailableError
+from nstance.objects.memory import Fate
 from nstance.operator.controllers import machines, resources
 from nstance.operator.controllers.shard_groups import ABANDON_ANNOTATION
 from nstance.operator.options import Waits
@@ -135,6 +138,33 @@ async def test_a_machine_of_a_shard_that_is_gone_for_good_can_be_let_go(tmp_path
         await cluster.kube.patch(kinds.NSTANCE_MACHINE, "alone", let_go, namespace=cluster.namespace)
         await cluster.until(lambda: missing(cluster, "alone"))
         assert alive(cluster, "zone-b") == 1
+
+
+async def test_an_instance_whose_record_is_written_late_goes_with_its_machine(tmp_path: Path, kubernetes: str) -> None:
+    """The shard has decided, its journal takes nothing for longer than any call waits, and the operator that asked is dead.
+    Afterwards the shard's events still lack the instance."""
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        world = cluster.shards["zone-a"]
+        world.fate = lambda verb, key: Fate(error=UnavailableError("slow down")) if "/journal/" in key else Fate()
+        await make_machine(cluster, "alone", group="web")
+        await cluster.until(lambda: len(world.leader.shard.instances) == 1)
+        await cluster.crash()
+        for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE):
+            with contextlib.suppress(errors.NotFoundError):
+                await cluster.kube.delete(kind, "alone", namespace=cluster.namespace)
+        cluster.waits = Waits(call_settled=0.05, vm_gone_check=0.5)
+        operator = await cluster.start()
+
+        async def concluded() -> bool:
+            asked = b'call="GetInstanceStatus",code="UNREACHABLE"' in operator.metrics.render()
+            return asked or await cluster.get(kinds.NSTANCE_MACHINE, "alone") is None
+
+        await cluster.until(concluded)
+        assert await cluster.get(kinds.NSTANCE_MACHINE, "alone") is not None
+        world.fate = lambda verb, key: Fate()
+        await cluster.until(lambda: missing(cluster, "alone"))
+        await cluster.until(lambda: alive(cluster, "zone-a") == 0)
+        assert not world.leader.shard.instances or cluster.running("zone-a", "web") == []
 
 
 async def test_an_unknown_group_and_an_unknown_shard_are_reported(tmp_path: Path, kubernetes: str) -> None:

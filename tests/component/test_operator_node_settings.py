@@ -32,6 +32,11 @@ async def test_labels_annotations_and_taints_reach_the_nodes(tmp_path: Path, kub
     """The Nodes that are there, and vars for the kubelets of those that come."""
     settings = {"labels": {"tier": "web"}, "annotations": {"note": "x"}, "taints": [TAINT], "startupTaints": [STARTUP]}
     async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_MACHINE_POOL, POOL))
+        api = await cluster.shards["zone-a"].operator()
+        await api.call(
+            "UpsertGroup", key="web", config={"vars": {"greeting": "hi"}}
+        )  # the pool names no vars: it stays
         await set_pool(cluster, {"node": settings})
 
         async def are_set() -> bool:
@@ -45,6 +50,7 @@ async def test_labels_annotations_and_taints_reach_the_nodes(tmp_path: Path, kub
 
         await cluster.until(are_set)
         vars = {
+            "greeting": "hi",
             "kubelet_node_labels": "tier=web",
             "kubelet_register_with_taints": "tier=web:NoSchedule,cni=:NoExecute",
         }
@@ -56,7 +62,7 @@ async def test_labels_annotations_and_taints_reach_the_nodes(tmp_path: Path, kub
             return "tier" not in resources.labels(node) and _taints(node) == ["cni"]
 
         await cluster.until(are_taken_back)
-        await cluster.until(lambda: not cluster.links.get("zone-a").groups["web"].config.vars)  # type: ignore[union-attr]
+        await cluster.until(lambda: dict(cluster.links.get("zone-a").groups["web"].config.vars) == {"greeting": "hi"})  # type: ignore[union-attr]
 
 
 async def test_a_pool_does_not_grow_beyond_its_limit(tmp_path: Path, kubernetes: str) -> None:

@@ -259,6 +259,16 @@ class Link:
     async def get_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call(lambda: self._status(instance))
 
+    async def find_requested(self, chosen: str) -> pb.InstanceStatus:
+        number = ids.requested_uuid(ids.DEFAULT_TENANT, uuid.UUID(chosen).int)
+
+        def act() -> pb.InstanceStatus:
+            return self._status(
+                next((id for id in self.shard.instances if ids.uuid_of(ids.InstanceId(id)) == number), "")
+            )
+
+        return await self._call(act)
+
     async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse:
         def act() -> pb.AcknowledgeDrainedResponse:
             event = self.shard.instances.get(instance)

@@ -28,9 +28,9 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Objects without a namespace: two releases of one name in two namespaces must not share them. */}}
+{{- /* Objects without a namespace: two releases must not share them. A namespace has no dot, so the name is unique. */}}
 {{- define "nstance.clusterName" -}}
-{{ .Release.Namespace }}-{{ .Release.Name }}
+{{ .Release.Namespace }}.{{ .Release.Name }}
 {{- end }}
 
 {{- define "nstance.hasMetrics" -}}

@@ -214,6 +214,10 @@ SPECS: dict[Kind, Schema] = {
             "instanceType": _text("As in the pool."),
             "subnetPool": _text("As in the pool."),
             "vars": _VARS,
+            "nodeVars": {
+                **_VARS,
+                "description": "Vars for kubelets, from the node settings of the pool. Other vars stay.",
+            },
         },
         required=("group", "shard"),
     ),

@@ -1756,15 +1756,21 @@ class GetInstanceStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
+    uuid: _builtins.str
+    """Instead of the ID: the UUID of a CreateInstance whose answer was lost. NOT_FOUND is final once that call has ended. Older
+    servers always answer NOT_FOUND.
+    """
     def __init__(
         self,
         *,
         instance_id: _builtins.str = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

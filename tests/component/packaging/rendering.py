@@ -70,11 +70,18 @@ def helm(*arguments: str | Path, fails: bool = False) -> str:
     return run(HELM, *arguments, fails=fails)
 
 
-def chart(folder: Path, values: dict[str, Any], *, namespace: str = "tenant-a", fails: bool = False) -> str:
-    """A release `nstance-operator` with these values instead of the minimal ones."""
+def chart(
+    folder: Path,
+    values: dict[str, Any],
+    *,
+    namespace: str = "tenant-a",
+    name: str = "nstance-operator",
+    fails: bool = False,
+) -> str:
+    """A release with these values instead of the minimal ones."""
     path = folder / "values.yaml"
     path.write_text(json.dumps({**MINIMAL, **values}))
-    return helm("template", "nstance-operator", CHART, "--namespace", namespace, "--values", path, fails=fails)
+    return helm("template", name, CHART, "--namespace", namespace, "--values", path, fails=fails)
 
 
 def clusterctl_release(folder: Path) -> Path:

@@ -50,10 +50,14 @@ def test_the_operator_accepts_its_options_and_configuration(name: str, tmp_path:
     assert config_file.parse(content.encode(), source="chart").cluster == "example-cluster"
 
 
-def test_one_release_name_in_two_namespaces(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(("tenant-a", "release"), ("tenant-b", "release")), (("a-b", "c"), ("a", "b-c"))]
+)
+def test_two_releases_share_no_object(tmp_path: Path, first: tuple[str, str], second: tuple[str, str]) -> None:
+    """Each with its namespace and its name."""
     found = []
-    for namespace in ("tenant-a", "tenant-b"):
-        manifests = parse(chart(tmp_path, MATRIX["full"], namespace=namespace))
+    for namespace, name in (first, second):
+        manifests = parse(chart(tmp_path, MATRIX["full"], namespace=namespace, name=name))
         assert broken_references(manifests, namespace) == []
         found.append(
             {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in manifests}

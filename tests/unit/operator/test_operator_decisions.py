@@ -20,6 +20,7 @@ from nstance.operator.controllers import (
     shard_groups,
     victims,
 )
+from nstance.operator.controllers.node_settings import LABELS_VAR
 from nstance.v1 import operator_pb2 as pb
 
 names = st.text("abc", min_size=1, max_size=3)
@@ -179,6 +180,10 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
         ),
         ({"vars": {"c": "d"}}, ["vars"], {"vars": {"a": "b"}}, {"vars": {"c": "d"}}),
         ({}, ["instanceType", "vars"], {}, None),
+        ({"nodeVars": {LABELS_VAR: "x"}}, [], {"vars": {"a": "b"}}, {"vars": {"a": "b", LABELS_VAR: "x"}}),
+        ({}, ["nodeVars"], {"vars": {"a": "b", LABELS_VAR: "x"}}, {"vars": {"a": "b"}}),
+        ({"nodeVars": {LABELS_VAR: "x"}, "vars": {LABELS_VAR: "y"}}, [], {}, {"vars": {LABELS_VAR: "y"}}),
+        ({"nodeVars": {LABELS_VAR: "x"}}, ["vars"], {"vars": {"a": "b"}}, {"vars": {LABELS_VAR: "x"}}),
     ],
 )
 def test_what_the_spec_no_longer_names_goes_back_to_the_template(
@@ -195,6 +200,8 @@ def test_what_only_the_shard_has_is_named() -> None:
         "instanceType is 'l'",
         "vars has a",
     ]
+    found.config.vars[LABELS_VAR] = "x"
+    assert shard_groups.unnamed_settings({"nodeVars": {LABELS_VAR: "x"}}, found)[-1] == "vars has a"
     assert shard_groups.owned_fields({"instanceType": "", "subnetPool": "p", "vars": {"a": "b"}}) == [
         "subnetPool",
         "vars",

@@ -33,14 +33,11 @@ def patched(item: Object, patch: Object) -> Object:
 
 
 def test_vars_carry_what_a_kubelet_may_set_itself() -> None:
-    vars = node_settings.vars_of({"node": SETTINGS, "vars": {"port": "1"}})
-    assert vars == {
-        "port": "1",
+    assert node_settings.kubelet_vars({"node": SETTINGS, "vars": {"port": "1"}}) == {
         "kubelet_node_labels": "tier=web",  # a kubelet with a label of kubernetes.io does not start
         "kubelet_register_with_taints": "spot=true:NoSchedule,cni=:NoExecute",
     }
-    assert node_settings.vars_of({"vars": {"port": "1"}}) == {"port": "1"}
-    assert node_settings.vars_of({}) is None
+    assert not node_settings.kubelet_vars({"vars": {"port": "1"}})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +45,7 @@ def test_vars_carry_what_a_kubelet_may_set_itself() -> None:
     [("node.kubernetes.io/x", True), ("a.node.kubernetes.io/x", True), ("x.k8s.io/y", False), ("mine.io/y", True)],
 )
 def test_labels_of_reserved_domains_are_left_to_the_operator(label: str, is_sent: bool) -> None:
-    assert (node_settings.vars_of({"node": {"labels": {label: "1"}}}) is not None) is is_sent
+    assert bool(node_settings.kubelet_vars({"node": {"labels": {label: "1"}}})) is is_sent
 
 
 def test_a_new_node_gets_everything_once() -> None:

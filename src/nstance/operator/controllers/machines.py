@@ -327,11 +327,11 @@ class Machines(Controller):
             settled = (
                 self._missing_since.setdefault(resources.uid(item), now) + self._context.settings.waits.call_settled
             )
-            remaining = settled - now
-            return remaining if remaining > 0 else None
+            if (remaining := settled - now) > 0 or number is None:
+                return remaining if remaining > 0 else None
         try:
-            event = shard.instances.get(known)
-            instance: InstanceState = event if event is not None else await shard.get_instance(known)
+            instance = await self._find_instance(shard, known, number)
+            known = instance.instance_id
             if instance.state in ENDED:
                 return None
             if instance.state not in LEAVING:
@@ -339,10 +339,19 @@ class Machines(Controller):
             status = {"instanceID": known, "ready": False, "state": instance.state}
             await self._write(item, status, condition(instance))
         except ShardRefusedError as refusal:
-            if refusal.code == "NOT_FOUND":
+            if refusal.code in ("NOT_FOUND", "INVALID_ARGUMENT"):  # the latter: a UUID that no shard accepts
                 return None
             await self._write(item, {}, Condition("Ready", False, "Refused", str(refusal)))
         return REJECTED_RETRY_SECONDS / 2  # usually the deletion's event comes first
+
+    @staticmethod
+    async def _find_instance(shard: Shard, known: str | None, number: int | None) -> InstanceState:
+        """By its ID, else by the UUID that was chosen: a shard reports only what is in its journal, but when it is asked, it
+        does not deny what it has decided and is still writing."""
+        if known is None:
+            return await shard.find_requested(str(uuid.UUID(int=number)))
+        event = shard.instances.get(known)
+        return event if event is not None else await shard.get_instance(known)
 
     def _instance_uuids(self, chosen: int | None) -> tuple[int, ...]:
         """In the ID of the instance that is requested with this UUID. Older servers take it as it is."""

@@ -18,6 +18,7 @@ from nstance.operator.controllers import resources
 LABELS_VAR = "kubelet_node_labels"  # as --node-labels takes them
 TAINTS_VAR = "kubelet_register_with_taints"  # as --register-with-taints takes them
 APPLIED_ANNOTATION = "nstance.dev/node-settings"  # JSON: the keys that the operator has written
+KUBELET_VARS = (LABELS_VAR, TAINTS_VAR)
 HINTS_ANNOTATION = "nstance.dev/autoscaler-hints"  # of a MachinePool: which of these the operator has written
 AUTOSCALER_CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
 _RESERVED = ("kubernetes.io", "k8s.io")  # a kubelet refuses to start with other labels of these domains
@@ -28,17 +29,16 @@ def settings_of(pool: Object | None) -> Object:
     return resources.as_object(resources.spec(pool or {}).get("node"))
 
 
-def vars_of(spec: Object) -> dict[str, str] | None:
-    """The vars of a pool's spec, with those for kubelets. A person's own value of one of them stays. None: it has none."""
-    node, own = resources.as_object(spec.get("node")), spec.get("vars")
+def kubelet_vars(spec: Object) -> dict[str, str]:
+    """The vars for kubelets that follow from a pool's spec."""
+    node = resources.as_object(spec.get("node"))
     labels = resources.as_object(node.get("labels"))
     taints = [*(node.get("taints") or ()), *(node.get("startupTaints") or ())]
     found = {
         LABELS_VAR: _join_labels({key: labels[key] for key in labels if _is_allowed_for_kubelets(key)}),
         TAINTS_VAR: _join_taints(taints),
     }
-    given = {key: value for key, value in found.items() if value}
-    return {**given, **(own or {})} if given else own
+    return {key: value for key, value in found.items() if value}
 
 
 def autoscaler_hints(machine_pool: Object, settings: Object) -> dict[str, str | None]:

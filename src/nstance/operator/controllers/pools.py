@@ -95,8 +95,8 @@ def shard_group_specs(
         replicas or 0, spec.get("shards") or (), known, chosen=chosen, pinned=spec.get("shardSizes")
     )
     copied = {key: spec[key] for key in _COPIED if key in spec}
-    if (vars := node_settings.vars_of(spec)) is not None:
-        copied["vars"] = vars
+    if vars := node_settings.kubelet_vars(spec):
+        copied["nodeVars"] = vars
     specs = {}
     for shard, size in sizes.items():
         specs[shard_group_name(spec["group"], shard)] = wanted = {"group": spec["group"], "shard": shard, **copied}
@@ -313,7 +313,7 @@ class Pools(Controller):
                 raise errors.ConflictError(message) from None
 
     async def _update_shard_group(self, group: Object, wanted: Object) -> None:
-        spec = {key: wanted.get(key) for key in {*wanted, *_COPIED}}
+        spec = {key: wanted.get(key) for key in {*wanted, *_COPIED, "nodeVars"}}
         change = resources.merge_patch(resources.spec(group), spec)
         if "size" in change:
             await resources.patch_unchanged(self._kube, kinds.NSTANCE_SHARD_GROUP, group, {}, change)

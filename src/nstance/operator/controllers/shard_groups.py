@@ -9,12 +9,13 @@ a field that nobody takes back.
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.operator.controllers import pools, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
+from nstance.operator.controllers.node_settings import KUBELET_VARS
 from nstance.operator.controllers.nodes import Nodes
 from nstance.operator.controllers.pool_status import IN_SYNC
 from nstance.operator.controllers.resources import Condition
@@ -29,7 +30,7 @@ REJECTED_RETRY_SECONDS = 60.0
 DELETING_RETRY_SECONDS = 30.0
 CONFLICT_RETRY_SECONDS = 0.02
 
-VARS = "vars"
+VARS, NODE_VARS = "vars", "nodeVars"
 _STATIC_FIELDS = (("template", "template"), ("subnetPool", "subnet_pool"))  # of a spec, and of a shard's message
 _API_FIELDS = (("instanceType", "instance_type"),)  # that the API may also change in a static group
 _REVOCABLE = ("instanceType", "subnetPool")  # go back to the template's value; a group without a template is none
@@ -67,18 +68,27 @@ def config_to_send(spec: Object, found: pb.GroupStatus | None, owned: Collection
         elif not value and ours in owned and ours in _REVOCABLE and getattr(config, theirs):
             setattr(config, theirs, "")
             changed = True
-    vars = spec.get(VARS)
-    wanted = {} if vars is None and VARS in owned else vars
-    if wanted is not None and dict(config.vars) != wanted:
+    wanted = _wanted_vars(spec, config.vars, owned)
+    if dict(config.vars) != wanted:
         config.vars.clear()
         config.vars.update(wanted)
         changed = True
     return config if changed else None
 
 
+def _wanted_vars(spec: Object, found: Mapping[str, str], owned: Collection[str]) -> dict[str, str]:
+    """A spec that names vars has all of them, and its own value of one for kubelets counts. Otherwise those that the API has
+    set stay, beside the ones for kubelets."""
+    vars, for_kubelets = spec.get(VARS), spec.get(NODE_VARS) or {}
+    if vars is not None or VARS in owned:
+        return {**for_kubelets, **(vars or {})}
+    revoked = KUBELET_VARS if NODE_VARS in owned else ()
+    return {**{key: value for key, value in found.items() if key not in revoked}, **for_kubelets}
+
+
 def owned_fields(spec: Object) -> list[str]:
     """The fields that the spec sets now."""
-    return sorted(each for each in (*_REVOCABLE, VARS) if spec.get(each))
+    return sorted(each for each in (*_REVOCABLE, VARS, NODE_VARS) if spec.get(each))
 
 
 def was_never_sent(item: Object) -> bool:
@@ -91,8 +101,9 @@ def unnamed_settings(spec: Object, found: pb.GroupStatus) -> list[str]:
     fields = dict(_STATIC_FIELDS + _API_FIELDS)
     set_there = {ours: getattr(found.config, fields[ours]) for ours in ("template", *_REVOCABLE)}
     settings = [f"{name} is {value!r}" for name, value in set_there.items() if value and not spec.get(name)]
-    if spec.get(VARS) is None and found.config.vars:
-        settings.append(f"vars has {', '.join(sorted(found.config.vars))}")
+    unnamed = found.config.vars.keys() - (spec.get(NODE_VARS) or {}).keys()
+    if spec.get(VARS) is None and unnamed:
+        settings.append(f"vars has {', '.join(sorted(unnamed))}")
     return settings
 
 

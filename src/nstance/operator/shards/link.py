@@ -110,6 +110,9 @@ class Link:
     async def get_instance(self, instance: str) -> pb.InstanceStatus:
         return await self._call("GetInstanceStatus", pb.GetInstanceStatusRequest(instance_id=instance))  # type: ignore[no-any-return]
 
+    async def find_requested(self, chosen: str) -> pb.InstanceStatus:
+        return await self._call("GetInstanceStatus", pb.GetInstanceStatusRequest(uuid=chosen))  # type: ignore[no-any-return]
+
     async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse:
         return await self._call("AcknowledgeDrained", pb.AcknowledgeDrainedRequest(instance_id=instance))  # type: ignore[no-any-return]
 

@@ -61,6 +61,10 @@ class Shard(Protocol):
 
     async def get_instance(self, instance: str) -> pb.InstanceStatus: ...
 
+    async def find_requested(self, chosen: str) -> pb.InstanceStatus:
+        """What `create_instance` has created with the UUID `chosen`. NOT_FOUND is final once that call has ended."""
+        ...
+
     async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse: ...
 
 

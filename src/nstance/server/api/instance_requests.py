@@ -20,6 +20,7 @@ from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind
 from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.server.api import asking, group_edits, plans
+from nstance.server.api.group_writer import NOT_LEADING
 from nstance.server.api.tenancy import Tenancy, no_group, no_instance
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.server.state.shard import Shard
@@ -77,6 +78,21 @@ class InstanceRequests:
                 raise status.exhausted(f"{reason}; try again later")
             case _:
                 raise _unusable_uuid()
+
+    def find(self, tenancy: Tenancy, chosen: str) -> Instance:
+        """What was created with this UUID. While a decision is not in the journal yet, its absence there is no answer."""
+        number = _uuid7(chosen)
+        if not self._shard.term.leading():
+            raise status.unavailable(NOT_LEADING)
+        wanted = {ids.instance_id(Kind(""), each) for each in (ids.requested_uuid(tenancy.tenant, number), number)}
+        decided = (each for id, each in self._shard.instances.items() if id[3:] in wanted)
+        found = next((each for each in decided if each.on_demand and each.tenant == tenancy.tenant), None)
+        if found is None:
+            raise no_instance()
+        stored = self._records.get(found.id)
+        if stored is None:
+            raise status.unavailable("the instance is not stored yet, try again")
+        return stored
 
     async def delete(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
         instance = tenancy.instance(id)

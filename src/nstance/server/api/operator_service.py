@@ -273,7 +273,9 @@ class OperatorService(operator_grpc.OperatorServiceBase):
 
     async def GetInstanceStatus(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream)
-        await stream.send_message(await self._statuses.instance_with_last_report(tenancy.instance(request.instance_id)))
+        is_by_uuid = request.uuid and not request.instance_id
+        found = self._requests.find(tenancy, request.uuid) if is_by_uuid else tenancy.instance(request.instance_id)
+        await stream.send_message(await self._statuses.instance_with_last_report(found))
 
     async def CreateInstance(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
