@@ -77,8 +77,8 @@ def _settings(found: pb.GroupStatus) -> Object:
 def _identity(found: pb.GroupStatus) -> Object:
     """What shards of one pool have in common. The template of this name may have another instance type in each shard, as
     on several clouds. Vars that only a configuration file sets may differ, too, and often name the zone."""
-    said = {"static": found.static, "template": found.template, "instanceType": found.own_instance_type}
-    return said | {"set": _settings(found)}
+    chosen = {"static": found.static, "template": found.template, "instanceType": found.own_instance_type}
+    return chosen | {"set": _settings(found)}
 
 
 def pools_to_import(
