@@ -130,10 +130,10 @@ def test_optional_objects_come_only_when_asked_for(tmp_path: Path) -> None:
 def test_rights_are_those_of_config(tmp_path: Path) -> None:
     manifests = parse(chart(tmp_path, {}, namespace="x"))
     for role in parse((ROOT / "config/rbac/role.yaml").read_text()):
-        names = {"ClusterRole": {"nstance-operator": "x-nstance-operator"}}.get(role["kind"], {})
-        names.setdefault("nstance-capi-workload", "x-nstance-operator-capi-workload")
+        names = {"ClusterRole": {"nstance-operator": "x.nstance-operator"}}.get(role["kind"], {})
+        names.setdefault("nstance-capi-workload", "x.nstance-operator-capi-workload")
         found = one(manifests, role["kind"], names.get(role["metadata"]["name"], role["metadata"]["name"]))
-        assert json.dumps(found["rules"]).replace("x-nstance-operator", "nstance-operator") == json.dumps(
+        assert json.dumps(found["rules"]).replace("x.nstance-operator", "nstance-operator") == json.dumps(
             [{key: rule[key] for key in sorted(rule)} for rule in role["rules"]]
         )
 

@@ -72,7 +72,7 @@ async def test_one_release_name_in_two_namespaces(server: Server) -> None:
     }
     await helm(server, "uninstall", "nstance-operator", "--namespace", "tenant-a")
     hooks = server.folder / "validatingwebhookconfigurations"
-    assert [path.name for path in hooks.iterdir()] == ["tenant-b-nstance-operator.json"]
+    assert [path.name for path in hooks.iterdir()] == ["tenant-b.nstance-operator.json"]
     assert server.file("deployments/tenant-b/nstance-operator.json") is not None
     assert server.file("deployments/tenant-a/nstance-operator.json") is None
 
