@@ -257,6 +257,7 @@ def _has_capacity_instead(draft: Draft, desired: Group, fallback: Fallback) -> b
         return False
     if not offers.explain_blocked(desired, draft.exhausted, draft.now) or not draft.is_due(_begun(current)):
         return False
+    draft.wake(offers.retry_at(desired, draft.exhausted, draft.now))  # the earlier one may wait for something else
     if offers.explain_blocked(group, draft.exhausted, draft.now):
         draft.wake(offers.retry_at(group, draft.exhausted, draft.now))
         return False

@@ -21,6 +21,9 @@ def check_wakes(world: "World") -> None:
         return
     due: list[float] = []
     timeout = desired.registration_timeout if desired is not None else 300.0
+    # The record of an instance says why its place is empty until that is filled.
+    unfilled = [r for r in world.records.values() if r.vacant or r.state in (State.PENDING, State.STARTING)]
+    kept = {r.id for r in unfilled if r.vacant} | {r.replaces or r.predecessor for r in unfilled}
     for record in world.records.values():
         observed = world.observed.get(record.id, observation(last_seen=world.listening))
         under_way = observed.calls.creating or observed.calls.checking or observed.calls.deleting
@@ -34,7 +37,7 @@ def check_wakes(world: "World") -> None:
             due.append(world.now + 30.0)
         elif record.state is State.RUNNING and not under_way and not record.suspect:
             due.append(max(world.now + 10.0, observed.agent.last_seen + 60.0, world.listening + 60.0))
-        elif record.ended is not None:
+        elif record.ended is not None and record.id not in kept:
             due.append(max(record.ended + world.policy.deleted_retention, world.now))
     if world.gate_closed() and len([r for r in world.records.values() if r.counts]) < (desired.size if desired else 0):
         due.append(world.gate_opens())

@@ -309,6 +309,16 @@ def test_when_neither_has_capacity_the_first_that_has_some_again_is_tried() -> N
     assert follows.decision.wake_at == NOW + 5.0
 
 
+def test_a_loss_waits_no_longer_than_until_the_new_revision_has_capacity() -> None:
+    """Also where the earlier revision has capacity, and must wait after failures."""
+    gone = old("c", State.DELETING, cause=Cause.GONE, vacant=True)
+    failing = Trend(failures=3, retry_at=NOW + 300.0, infra_hash="old")
+    soon = {key: replace(full, until=NOW + 2.0) for key, full in FULL["new"].items()}
+    follows = decided([old("a"), old("b"), gone], ROLLING, exhausted=soon, trend=failing)
+    assert not follows.made
+    assert follows.decision.wake_at == NOW + 2.0
+
+
 def test_a_clock_behind_the_start_of_the_rollout_makes_nothing_that_would_be_dropped() -> None:
     """What was created before the rollout is dropped where it has not started."""
     gone = old("c", State.DELETING, cause=Cause.GONE, vacant=True)
