@@ -2,8 +2,8 @@
 import { call, query } from "./api.js";
 import { amount, Empty, html, number, duration, Problem, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
-// `action`: { title, verb, tone, path, method, body, shard, etag, ask } where `ask` is a field to fill in before the plan.
-// With the `etag` of a group the change is made only if nobody else changed the group since the plan.
+// `action`: { title, verb, tone, path, method, body, shard, group, ask } where `ask` is a field to fill in before the plan.
+// With the path of a `group` the change is made only if nobody else changed the group since the plan.
 export function ActionButton({ action, session, disabled }) {
   const [isOpen, setOpen] = useState(false);
   const opener = useRef(null);
@@ -32,12 +32,14 @@ function PlanDialog({ action, session, onClose }) {
   }
   async function loadPlan() {
     const number = (asked.current += 1);
-    const { etag } = action;
     setPhase("planning");
     setError(null);
     setPlanned(null);
     try {
       const body = action.ask ? action.ask.body(value) : action.body;
+      // Read before the plan, so that any change after it is noticed. What the page shows may be a moment older.
+      const found = action.group && (await call(`${action.group}${query({ shard: action.shard })}`)).groups[0];
+      const etag = found ? found.etag : undefined;
       const plan = await send(body, { isDryRun: true });
       if (number !== asked.current) return;
       setPlanned({ plan, body, etag });

@@ -63,7 +63,7 @@ function Known({ session, group, store }) {
 
 function GroupActions({ group, session }) {
   const path = `/v1/groups/${encodeURIComponent(group.group)}`;
-  const base = { shard: group.shard, etag: group.etag };
+  const base = { shard: group.shard, group: path };
   const isHeld = group.rollout && ["paused", "halted"].includes(group.rollout.outcome);
   const actions = [
     { ...base, verb: "Scale", title: `Scale ${group.group}`, path: `${path}/scale`,
