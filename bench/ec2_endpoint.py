@@ -50,7 +50,8 @@ class Endpoint:
         if self.seconds:
             await asyncio.sleep(self.seconds)
         text, status = getattr(self, f"_{action}")(params)
-        return web.Response(text=f'<?xml version="1.0"?><r xmlns="http://ec2">{text}</r>', status=status)
+        root = f"{action}Response" if status == 200 else "Response"
+        return web.Response(text=f'<?xml version="1.0"?><{root} xmlns="http://ec2">{text}</{root}>', status=status)
 
     def _control(self, path: str, body: dict[str, Any]) -> object:
         match path:
