@@ -73,9 +73,9 @@ class GroupWriter:
             raise status.exhausted("too many changes of groups are waiting, try again") from None
         return await answer
 
-    def preview(self, edit: Edit) -> Configuration:
-        """The changed configuration, without writing it."""
-        now = self.active_config.configuration
+    def preview(self, edit: Edit, *, of: Configuration | None = None) -> Configuration:
+        """The changed configuration, without writing it. `of`: another one than the active one."""
+        now = of or self.active_config.configuration
         return self._resolved(now, now.dynamic, edit(now.settings, now.dynamic), now.dynamic_version)
 
     async def run(self) -> None:
