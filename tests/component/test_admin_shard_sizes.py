@@ -96,6 +96,27 @@ async def test_a_size_is_given_back_to_the_newest_file(tmp_path: Path) -> None:
         assert back["size"] == 3  # the last one that was valid
 
 
+async def test_a_preview_of_unset_reads_the_newest_file_as_the_change_does(tmp_path: Path) -> None:
+    """It showed what the file said up to a minute ago."""
+    async with World(tmp_path, shard_config(2)) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("group", "scale", "workers", "4")
+        await admin.ok("wait")
+        world.configure(shard_config(5))
+        active = world.leader.active_config.configuration
+        plan = await admin.json("group", "update", "workers", "--unset-size", "--dry-run")
+        assert [each["action"] for each in plan] == ["create"]
+        operator = await world.operator()
+        answer = await operator.call("PlanGroup", key="workers", config=GroupConfig(), unset=["size"])
+        assert [each.action for each in answer.actions] == ["create"]
+        assert world.leader.active_config.configuration is active  # nothing was activated
+        world.store.tamper(f"shard/{world.shard}/config.jsonc", b"{")
+        plan = await admin.json("group", "update", "workers", "--unset-size", "--dry-run")
+        assert [each["action"] for each in plan] == ["delete"] * 2  # the last one that was valid
+        assert not world.leader.active_config.rejection  # what a preview finds is nobody's news
+
+
 async def test_types_and_vars_are_compared_and_given_back_too(tmp_path: Path) -> None:
     async with World(tmp_path, shard_config(1, vars={"greeting": "file"})) as world:
         await world.start()

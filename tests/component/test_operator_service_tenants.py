@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import Operator, World, config, new_uuid, states
+from component.whole_server import SHARD, Operator, World, config, new_uuid, states
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import Rejection
 from nstance.model.events import VmState
-from nstance.model.ids import GroupKey, GroupName, TenantId
+from nstance.model.ids import ClusterId, GroupKey, GroupName, TenantId
 from nstance.model.vm import SeenVm
+from nstance.providers.port import CreateRequest, Scope
 from nstance.v1.operator_pb2 import DESCRIPTOR, GroupConfig
 from support.eventually import eventually
 
@@ -160,6 +161,53 @@ async def test_no_tenant_can_tell_which_instance_ids_others_use(tmp_path: Path) 
             assert (await owner.call("CreateInstance", group="web", uuid=each)).instance_id == made.instance_id
         record = world.leader.shard.instances[made.instance_id]
         assert (record.tenant, record.on_demand) == ("acme", True)
+
+
+async def test_a_uuid_is_answered_alike_whatever_others_did_with_it(tmp_path: Path) -> None:
+    """The intent is stored without asking the provider, so the answer cannot depend on what that knows either."""
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        owner, stranger = await world.operator("acme"), await world.operator("globex")
+        uuids = {case: new_uuid() for case in ("unused", "existing", "deleted", "elsewhere", "deleted elsewhere")}
+        ours = {case: requested_id("globex", each) for case, each in uuids.items()}
+        await owner.call("CreateInstance", group="own", uuid=uuids["existing"])
+        gone = (await owner.call("CreateInstance", group="own", uuid=uuids["deleted"])).instance_id
+        await owner.call("DeleteInstance", instance_id=gone)
+        await eventually(lambda: states(world, "own", "acme")[gone] == "deleted")
+        for case in ("elsewhere", "deleted elsewhere"):  # another cluster has a tenant of this name
+            request = CreateRequest(
+                id=ours[case],
+                tenant=TenantId("globex"),
+                group=GroupName("theirs"),
+                kind=ids.Kind("web"),
+                template="t",
+                created=0.0,
+            )
+            world.cloud.create(Scope(cluster=ClusterId("far"), shard=SHARD), request)
+        world.cloud.destroy(ours["deleted elsewhere"])
+
+        answers = {}
+        for case, each in uuids.items():
+            unknown = await stranger.refused("GetInstanceStatus", uuid=each)
+            assert (unknown.status, unknown.message) == (Status.NOT_FOUND, "there is no such instance"), case
+            answers[case] = await stranger.call("CreateInstance", group="web", uuid=each)
+            assert answers[case].instance_id == ours[case]
+            for field in ("instance_id", "created_unix_ms"):
+                answers[case].ClearField(field)
+        assert list(answers.values()) == [answers["unused"]] * len(uuids)
+        # Two VMs never have one ID. Why an instance fails says whose cluster has the ID, and nothing else about it.
+        for case, why in (
+            ("elsewhere", f"belongs to shard {SHARD} of cluster far"),
+            ("deleted elsewhere", "was deleted"),
+        ):
+            await eventually(lambda case=case: states(world, "web", "globex")[ours[case]] == "failed")
+            message = (await stranger.call("GetInstanceStatus", instance_id=ours[case])).message
+            assert message.startswith(f"provider rejected the request: {ours[case]} {why}")
+            assert "theirs" not in message
+
+
+def requested_id(tenant: str, chosen: str) -> ids.InstanceId:
+    return ids.instance_id(ids.Kind("web"), ids.requested_uuid(TenantId(tenant), uuid.UUID(chosen).int))
 
 
 async def test_a_uuid_that_a_tenant_has_used_for_another_group_or_before_is_rejected(tmp_path: Path) -> None:

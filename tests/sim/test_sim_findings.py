@@ -12,9 +12,19 @@ from nstance.model.instance import Cause, Drain, Put, State
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.sim.audit.departures import Truth
+from nstance.sim.audit.desired_history import COMMIT_SECONDS
 from nstance.sim.audit.quiescence import find_unrest
-from nstance.sim.desired_groups import DEAD_AFTER, SHARD, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
+from nstance.sim.desired_groups import (
+    COLLECT_EVERY,
+    DEAD_AFTER,
+    SHARD,
+    SUBNETS,
+    SUSPECT_AFTER,
+    DesiredGroup,
+    DesiredGroups,
+)
 from nstance.sim.desired_groups import key as group_key
+from nstance.sim.faults import backup as backups
 from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
@@ -483,3 +493,50 @@ def test_for_the_auditor_an_unreachable_instance_is_not_ready(seconds: float) ->
             w.do(agent.cut_off, seconds)
         view = w.auditor.rollouts._view(port, w.auditor.records, None)
         assert (agent.id in view.firmly_ready) == (not seconds)
+
+
+def test_a_group_with_too_many_places_replaces_nothing() -> None:
+    """Of a group that could not shrink, because listings were not believed, an instance was replaced: one VM more (seed
+    3300002984)."""
+    with world(1, setup(6)) as w:
+        leader = wait_for_rest(w)
+        w.advance(2 * COLLECT_EVERY)  # a listing has shown all of them
+        usual = w.provider_faults.outcome
+
+        def shows_nothing(call: Call, id: InstanceId | None) -> Outcome:
+            failed = Outcome(applied=False, error=UnavailableError("the cloud is unavailable"))
+            return {Call.LIST: Outcome(first=0), Call.GET: failed}.get(call) or usual(call, id)
+
+        w.provider_faults.outcome = shows_nothing  # type: ignore[method-assign]
+        w.advance(2 * COLLECT_EVERY)
+        assert leader.lead is not None
+        assert leader.lead.shard.mass_absence
+        scale(w, size=5)
+        w.advance(COMMIT_SECONDS + 5.0)
+        made = w.counts["calls create"]
+        id = next(iter(w.auditor.records))
+        w.auditor.requested.add(id)
+        w.do(leader.lead.shard.post, ev.ReplacementRequested(id))
+        w.advance(20.0)
+        assert w.counts["calls create"] == made
+        w.provider_faults.outcome = usual  # type: ignore[method-assign]
+        check_settles(w)
+
+
+def test_a_vm_is_not_adopted_into_the_place_of_one_that_drains() -> None:
+    """A rollout replaced one instance and removed another one first. An unknown VM took the place of that one while it
+    still drained: more VMs than the limits allow (seed 3300002152)."""
+    group = DesiredGroup(size=3, drain=12.0, max_surge=1, max_unavailable=1)
+    groups = DesiredGroups(groups={"web": group})
+    with world(1, Setup(desired_groups=groups)) as w:
+        wait_for_rest(w)
+        backup = backups.take(w)
+        scale(w, size=4)
+        w.advance(15.0)
+        w.do(backups.restore, w, backup)
+        w.advance(60.0)
+        scale(w, generation=1)
+        w.advance(10.0)
+        assert not w.violations, w.violations[0]
+        check_settles(w)
+        assert w.counts["adopted"]

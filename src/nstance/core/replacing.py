@@ -124,12 +124,18 @@ def _is_on_better_offer(draft: Draft, replacement: Instance, old: Instance) -> b
 
 
 def start_involuntary_replacements(draft: Draft) -> None:
-    """All at once, each linked to the instance whose place it takes."""
+    """All at once, each linked to the instance whose place it takes. A place above the size, which is left while nothing
+    may be deleted, makes up for an instance that is about to leave."""
     if draft.desired is None:
         return
     found = [(cause, m) for m in draft.needs_attention() if (cause := involuntary_cause(draft, m)) is not None]
+    surplus = draft.count_places() - draft.size if found else 0
     for cause, instance in found:
-        if instance.id not in draft.replacements():
+        if instance.id in draft.replacements():
+            continue
+        if surplus > 0:
+            surplus -= 1
+        else:
             start_replacement(draft, cause, instance)
 
 

@@ -20,14 +20,15 @@ def scale_up(draft: Draft) -> None:
     if missing > 0:
         missing -= draining.cancel_for_size(draft, missing)
     if missing > 0:
+        missing = max(0, missing - rotation.count_occupied_places(draft))
+    if missing > 0:
         missing = adopting.adopt_missing(draft, missing)
     vacancies = sorted((m for m in draft.needs_attention() if m.vacant), key=lambda m: _urgency(draft, m))
     if draft.count_places() >= draft.size:
         for vacancy in vacancies:  # filled just now, or no longer wanted: later instances are growth
             draft.put(replace(vacancy, vacant=False))
         return
-    message = f"scaling up: {draft.size - missing} of {draft.size} instances running"
-    missing = max(0, missing - rotation.count_occupied_places(draft))
+    message = f"scaling up: {draft.count_places()} of {draft.size} instances running"
     for place in [*vacancies, *[None] * missing][:missing]:
         old = _find_predecessor(draft, place) if place is not None else None
         if old is None or old.cause is None:

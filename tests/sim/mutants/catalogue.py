@@ -621,6 +621,14 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     # ---- reasons
     Mutant(
+        "surplus-place-is-filled-again",
+        "nstance.core.replacing",
+        "        if surplus > 0:\n",
+        "        if False:\n",
+        "a group that may not shrink grows with every instance that it loses",
+        tests=REPLACEMENTS,
+    ),
+    Mutant(
         "replacement-is-called-growth",
         "nstance.core.scaling",
         "        if old is None or old.cause is None:\n",

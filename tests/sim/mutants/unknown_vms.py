@@ -41,6 +41,16 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
         seeds=(559,),
     ),
     Mutant(
+        "adopted-into-an-occupied-place",
+        "nstance.core.scaling",
+        "        missing = max(0, missing - rotation.count_occupied_places(draft))\n"
+        "    if missing > 0:\n"
+        "        missing = adopting.adopt_missing(draft, missing)\n",
+        "        missing = max(0, adopting.adopt_missing(draft, missing) - rotation.count_occupied_places(draft))\n",
+        "a rollout and an adopted VM exceed the limits together",
+        tests=UNKNOWN,
+    ),
+    Mutant(
         "registration-lost-with-the-backup",
         "nstance.server.identity.restored_agents",
         "    if instance is not None:\n        return ev.Registered(",

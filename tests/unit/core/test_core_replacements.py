@@ -141,3 +141,22 @@ def test_a_place_is_taken_before_others_are_added() -> None:
     taken = next(i for i, record in enumerate(order) if record.id == vacancy.id and not record.vacant)
     assert [record.predecessor for record in order[:taken]] == [vacancy.id]
     assert [record.predecessor for record in order[taken + 1 :]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("size", "made"),
+    [
+        pytest.param(4, 2, id="each has a place"),
+        pytest.param(3, 1, id="one place too many makes up for one of them"),
+        pytest.param(2, 0, id="two do for both"),
+    ],
+)
+def test_a_place_above_the_size_is_not_filled_again(size: int, made: int) -> None:
+    """After a listing that looks wrong nothing is deleted, so a group that shrank still has all its instances."""
+    there = [member("a", replace_wanted=True), member("b", replace_wanted=True), member("c"), member("d")]
+    follows = after(there, ev.TimerFired(), size=size, mass_absence=True)
+    assert [m.replaces_for for m in follows.made] == [Cause.REQUESTED] * made
+    assert follows.in_state(State.RUNNING) == "abcd"
+    # It is about the number alone: as soon as deletions go on, those above the size leave.
+    later = after([m for m in follows.members.values() if m not in follows.made], ev.TimerFired(), size=size)
+    assert len(later.in_state(State.RUNNING)) == size

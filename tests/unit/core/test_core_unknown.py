@@ -1,5 +1,6 @@
 """Unknown VMs: held, adopted if an instance is missing, released on request, deleted if configured."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,18 @@ class TestAdoption:
         assert held(after([member("a")], ev.GroupChanged(), size=1, unknown=(unknown("x"),)))
         follows = after([member("a")], ev.GroupChanged(), size=2, unknown=(unknown("x"), unknown("y")))
         assert [m.id for m in follows.made] == [name("x")]
+
+    def test_a_place_that_a_rollout_has_emptied_is_not_free_while_its_vm_exists(self) -> None:
+        """Three VMs, one that replaces the first, and the adopted one were one more than the size and the surge."""
+        group = desired(3, max_surge=1, max_unavailable=1)
+        there = [member(x, infra_hash="old") for x in "abc"]
+        begun = after(there, ev.GroupChanged(), group=group, unknown=(unknown("x"),))
+        assert (len(begun.made), begun.in_state(State.DRAINING)) == (1, "b")
+        assert name("x") not in begun.members
+        gone = [
+            replace(m, state=State.DELETED, drain=None, ended=NOW) if m.drain else m for m in begun.members.values()
+        ]
+        assert name("x") in after(gone, ev.TimerFired(), group=group, unknown=(unknown("x"),)).members
 
     def test_its_age_counts_from_its_adoption(self) -> None:
         """The time in its ID is that of a clock that may have been wrong: nobody is to expire by it."""

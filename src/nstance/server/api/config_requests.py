@@ -58,6 +58,13 @@ class ConfigRequests:
             warnings=configurations.overridden(now, [key for key in now.groups if key.tenant == tenant]),
         )
 
+    async def read_newest(self) -> Configuration:
+        """What a refresh would activate."""
+        try:
+            return await self._active_config.read_newest()
+        except (storage.StorageError, TimeoutError):
+            raise status.unavailable("failed to read the configuration, try again") from None
+
     async def plan_refresh(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
         """What the configuration in the bucket would change, without activating it."""
         now = self._active_config.configuration

@@ -48,7 +48,7 @@ def upsert(
     def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
         _check_tenant(settings, key.tenant)
         found = group_writer.resolve_group(settings, dynamic, key)
-        _check_etag(found, etag)
+        check_etag(found, etag)
         desired = dict(requested)
         before = dynamic.groups.get(key)
         if "size" not in desired and "size" not in unset and before is not None and before.size is not None:
@@ -80,7 +80,7 @@ def delete(key: GroupKey, *, etag: str) -> Edit:
         found = group_writer.resolve_group(settings, dynamic, key)
         if found is None:
             raise tenancy.no_group()
-        _check_etag(found, etag)
+        check_etag(found, etag)
         if key in settings.groups:
             raise status.failed_precondition("this group is static: remove it from the configuration file instead")
         if found.group.paused:
@@ -103,6 +103,11 @@ def pause(tenant: TenantId, key: GroupKey | None, *, paused: bool, by: Stamp | N
         return dynamics.pause(dynamic, keys, paused=paused, by=by)
 
     return edit
+
+
+def check_etag(found: Resolved | None, etag: str) -> None:
+    if etag and (found is None or found.etag != etag):
+        raise status.aborted("the group has changed since you read it: read it again, then retry")
 
 
 def _check_unset(requested: Mapping[str, object], unset: Sequence[str]) -> None:
@@ -169,11 +174,6 @@ def invalid(problems: tuple[Problem, ...], *, prefix: str = "") -> GRPCError:
 def _check_tenant(settings: Settings, tenant: TenantId) -> None:
     if tenant != DEFAULT_TENANT and tenant not in settings.tenants:
         raise status.failed_precondition(f"the tenant {tenant} is not in the shard's configuration any more")
-
-
-def _check_etag(found: Resolved | None, etag: str) -> None:
-    if etag and (found is None or found.etag != etag):
-        raise status.aborted("the group has changed since you read it: read it again, then retry")
 
 
 def _check_rolled_back(found: Resolved | None, before: DynamicGroup | None, desired: Mapping[str, object]) -> None:

@@ -73,9 +73,9 @@ class GroupWriter:
             raise status.exhausted("too many changes of groups are waiting, try again") from None
         return await answer
 
-    def preview(self, edit: Edit) -> Configuration:
-        """The changed configuration, without writing it."""
-        now = self.active_config.configuration
+    def preview(self, edit: Edit, *, of: Configuration | None = None) -> Configuration:
+        """The changed configuration, without writing it. `of`: another one than the active one."""
+        now = of or self.active_config.configuration
         return self._resolved(now, now.dynamic, edit(now.settings, now.dynamic), now.dynamic_version)
 
     async def run(self) -> None:
@@ -136,6 +136,8 @@ class GroupWriter:
                     "the shard's groups.jsonc is missing: restore it before you change a group"
                 ) from None
             return DynamicGroups(), None
+        except errors.ObjectTooLargeError as error:
+            raise self._invalid(error) from None
         if stored.version == now.dynamic_version:
             return now.dynamic, stored.version
         try:
@@ -144,11 +146,12 @@ class GroupWriter:
             if problems:
                 raise ConfigError(tuple(problems))
         except ConfigError as error:
-            log.error("groups file is not valid: it was edited by hand", extra={"key": self._key, "error": str(error)})
-            raise status.failed_precondition(
-                "the shard's groups.jsonc is not valid: repair it before you change a group"
-            ) from None
+            raise self._invalid(error) from None
         return base, stored.version
+
+    def _invalid(self, error: Exception) -> GRPCError:
+        log.error("groups file is not valid: it was edited by hand", extra={"key": self._key, "error": str(error)})
+        return status.failed_precondition("the shard's groups.jsonc is not valid: repair it before you change a group")
 
     async def _apply(
         self, changes: list[_Change], settings: Settings, base: DynamicGroups

@@ -151,19 +151,35 @@ class OperatorService(operator_grpc.OperatorServiceBase):
     def _plan(self, key: GroupKey, configuration: Configuration) -> dict[str, Any]:
         """What would be done with this configuration: the fields that all answers with a plan share."""
         parts = self._shard, self._context.step_times, configuration, key
-        plan = plans.plan(self._shard, key, configuration.groups[key].group)
+        plan = plans.plan(self._shard, key, configuration.groups[key].group, policy=configuration.policy)
         return {"plan": plan, "rollout": rollout_requests.plan(*parts), "cost": costs.plan(*parts)}
+
+    async def _upsert(self, key: GroupKey, request: Any, tenancy: Tenancy) -> Configuration:
+        if request.unset:
+            await self._refresh(tenancy)  # an earlier file may have another size: instances would come and go
+        edit = group_edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
+        if request.remove_first:
+            self._groups.preview(edit)  # raises: what is not accepted orders nothing either
+            await self._requests.order_removal(tenancy, key, request.remove_first)
+        return await self._groups.change(edit, who=tenancy.by)
+
+    async def _preview_upsert(self, key: GroupKey, request: Any, tenancy: Tenancy, *, etag: str = "") -> Configuration:
+        """What would be written. Settings that are unset come from the newest file, which the change reads first too."""
+        newest = None
+        if request.unset:
+            # Of the configuration that the caller has read.
+            group_edits.check_etag(self._active_config.configuration.groups.get(key), etag)
+            newest, etag = await self._config.read_newest(), ""
+        edit = group_edits.upsert(key, request.config, etag=etag, unset=request.unset, by=self._stamp(tenancy))
+        return self._groups.preview(edit, of=newest)
 
     async def UpsertGroup(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.key(request.key)
-        if request.unset and not request.dry_run:
-            await self._refresh(tenancy)  # an earlier file may have another size: instances would come and go
-        edit = group_edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
-        if request.remove_first and not request.dry_run:
-            self._groups.preview(edit)  # raises: what is not accepted orders nothing either
-            await self._requests.order_removal(tenancy, key, request.remove_first)
-        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
+        if request.dry_run:
+            configuration = await self._preview_upsert(key, request, tenancy, etag=request.etag)
+        else:
+            configuration = await self._upsert(key, request, tenancy)
         group = self._status(configuration.groups[key], configuration)
         planned = self._plan(key, configuration) if request.dry_run else {}
         await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, **planned))
@@ -183,8 +199,7 @@ class OperatorService(operator_grpc.OperatorServiceBase):
         request, tenancy = await self._authenticate(stream)
         if request.HasField("config"):
             key = tenancy.key(request.key)
-            edit = group_edits.upsert(key, request.config, unset=request.unset, by=self._stamp(tenancy))
-            configuration = self._groups.preview(edit)
+            configuration = await self._preview_upsert(key, request, tenancy)
         else:
             key, configuration = tenancy.group(request.key).group.key, self._active_config.configuration
         planned = self._plan(key, configuration)

@@ -79,6 +79,10 @@ class ActiveConfig:
                 log.warning("failed to read the configuration", extra={"error": str(problem) or "timed out"})
                 await self._clock.sleep(pause)
 
+    async def read_newest(self) -> Configuration:
+        """What `refresh` would activate. Raises storage errors."""
+        return (await self._find_newest())[0]
+
     async def refresh(self) -> bool:
         """Activate the newest configuration in storage; returns whether it is new and valid."""
         async with self.changing:
@@ -131,19 +135,25 @@ class ActiveConfig:
             await self.refresh()
 
     async def _read(self) -> Configuration:
+        """The newest configuration; also notes what is wrong with it. Raises storage errors."""
+        found, problem = await self._find_newest()
+        if problem is None:
+            self.rejection, self.problems = "", ()
+        else:
+            self.rejection, self.problems = str(problem), problem.problems
+            log.error("failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
+        return found
+
+    async def _find_newest(self) -> tuple[Configuration, NoConfigurationError | None]:
         """The newest configuration. If it is not valid, the settings stay as they are, and the groups of the API follow
         storage: their writer has checked them. Raises storage errors."""
         now = self.configuration
         try:
-            found = await configurations.read(self._store, self.shard, before=now)
-            self.rejection, self.problems = "", ()
-            return found
+            return await configurations.read(self._store, self.shard, before=now), None
         except NoConfigurationError as problem:
-            self.rejection, self.problems = str(problem), problem.problems
-            log.error("failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
             with contextlib.suppress(NoConfigurationError):
-                return await configurations.with_groups(self._store, self.shard, now)
-            return now
+                return await configurations.with_groups(self._store, self.shard, now), problem
+            return now, problem
 
     async def _stored(self, key: Key) -> Version | None:
         async with asyncio.timeout(HEAD_SECONDS):
