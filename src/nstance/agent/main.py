@@ -1,5 +1,5 @@
 """`nstance-agent`: the program. `lifecycle` is imported late, so that `wait` and errors start fast; what parses a command
-line only if there is one, and protobuf without what it does not use, because every VM has this memory."""
+line only if there is one, because every VM has this memory."""
 
 import asyncio
 import logging
@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 from nstance import streams
 from nstance.agent import settings
@@ -51,7 +50,6 @@ def _run(*, is_json: bool, debug: bool) -> int:
         return report(*error.faults)
     logs.configure(json=is_json, debug=debug, program="nstance-agent", fields={"instance": configured.instance})
 
-    _leave_out_slow_protobuf()
     from nstance.agent import lifecycle
     from nstance.agent.files import folder
 
@@ -66,15 +64,6 @@ def _run(*, is_json: bool, debug: bool) -> int:
     finally:
         traced.close(FLUSH_SECONDS)
     return 0
-
-
-def _leave_out_slow_protobuf() -> None:
-    """Protobuf imports its implementation in Python also where the one in C is used: 1.4 MB, for nothing."""
-    from google.protobuf.internal import api_implementation
-
-    if api_implementation.Type() == "upb":
-        unused = "google.protobuf.internal.python_message"
-        sys.modules.setdefault(unused, ModuleType(unused))
 
 
 def _install_units(directory: Path, program: str) -> int:

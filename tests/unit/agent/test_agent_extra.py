@@ -18,9 +18,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 # What `nstance-agent` without arguments imports, and whether protobuf still works.
 STARTED = """
 import sys
-from nstance.agent import main
-main._leave_out_slow_protobuf()
-from nstance.agent import lifecycle
+from nstance.agent import main, lifecycle
 from nstance.v1 import agent_pb2
 report = agent_pb2.AgentMessage(report=agent_pb2.HealthReport(boot_id="b", checks=[agent_pb2.CheckResult(name="c")]))
 assert agent_pb2.AgentMessage.FromString(report.SerializeToString()) == report
