@@ -3,7 +3,6 @@
 import contextlib
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator
 
 
@@ -27,6 +26,8 @@ def _private_file(content: bytes) -> Iterator[str]:
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
         return
+    import tempfile  # late: it and what it imports are a part of an agent's memory
+
     with tempfile.NamedTemporaryFile() as file:  # mode 0600
         file.write(content)
         file.flush()

@@ -9,7 +9,8 @@ import pytest
 from component.operator_world import KUBERNETES, REAL, Cluster, operating
 from nstance.kube import errors, kinds
 from nstance.kube.kinds import Kind
-from nstance.kube.port import Object
+from nstance.kube.kubeconfig import Access
+from nstance.kube.port import Kube, Listing, Object
 from nstance.operator.controllers import resources
 from support import real_kube
 
@@ -59,6 +60,35 @@ async def test_a_scale_is_divided_and_reaches_the_shards(tmp_path: Path, kuberne
         await cluster.scale("web", 1)
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
         await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 0)
+
+
+async def test_a_scale_reads_only_the_groups_of_its_pool(tmp_path: Path, kubernetes: str) -> None:
+    """With many pools, a list of all groups takes longer than the rest."""
+    async with operating(tmp_path, kubernetes, TWO, start=False, drain_timeout="0") as cluster:
+        listed: list[Kind] = []
+        connect = cluster.connect
+
+        def watching(access: Access) -> Kube:
+            kube = connect(access)
+            list_objects = kube.list
+
+            async def record(kind: Kind, **selection: str) -> Listing:
+                listed.append(kind)
+                return await list_objects(kind, **selection)
+
+            kube.list = record  # type: ignore[method-assign,assignment]
+            return kube
+
+        cluster.connect = watching
+        await cluster.start()
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-b"))
+        assert kinds.NSTANCE_SHARD_GROUP in listed  # by the mirror
+        listed.clear()
+        await cluster.scale("web", 7)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 4)
+        await cluster.scale("web", 3)
+        await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 1)
+        assert kinds.NSTANCE_SHARD_GROUP not in listed
 
 
 async def test_drift_is_repaired(tmp_path: Path, kubernetes: str) -> None:

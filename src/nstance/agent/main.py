@@ -1,6 +1,6 @@
-"""`nstance-agent`: the command line. `lifecycle` is imported late, so that `wait` and errors start fast."""
+"""`nstance-agent`: the program. `lifecycle` is imported late, so that `wait` and errors start fast; what parses a command
+line only if there is one, because every VM has this memory."""
 
-import argparse
 import asyncio
 import logging
 import os
@@ -24,12 +24,18 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     streams.reopen()
-    options = _parser().parse_args(arguments)
-    if options.command == "wait":
-        sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))
-    if options.command == "install-units":
-        sys.exit(_install_units(options.dir, options.program))
-    code = _run(is_json=options.log_format == "json", debug=options.debug)
+    given = sys.argv[1:] if arguments is None else arguments
+    log_format, debug = os.environ.get(LOG_FORMAT_VARIABLE) or "text", False
+    if given:
+        from nstance.agent import command_line
+
+        options = command_line.parse(given, log_format=log_format)
+        if options.command == "wait":
+            sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))
+        if options.command == "install-units":
+            sys.exit(_install_units(options.dir, options.program))
+        log_format, debug = options.log_format, options.debug
+    code = _run(is_json=log_format == "json", debug=debug)
     logging.shutdown()
     # Not sys.exit: it would wait for a thread that hangs on a dead disk or name server. Files survive this by design.
     os._exit(code)
@@ -60,27 +66,6 @@ def _run(*, is_json: bool, debug: bool) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nstance-agent", description="Nstance agent: identity, keys, files and health of one instance."
-    )
-    parser.add_argument("--version", action="version", version=f"nstance-agent {VERSION}")
-    parser.add_argument("-v", "--debug", action="store_true", help="log debug messages")
-    parser.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default=os.environ.get(LOG_FORMAT_VARIABLE) or "text",
-        help=f"json: one object a line (default: {LOG_FORMAT_VARIABLE}, or text)",
-    )
-    commands = parser.add_subparsers(dest="command", metavar="[wait | install-units]")
-    waiting = commands.add_parser("wait", help="return once the first set of files is installed")
-    waiting.add_argument("--timeout", type=_duration, default=300.0, help="how long to wait (5m)")
-    units = commands.add_parser("install-units", help="write the agent's systemd units")
-    units.add_argument("--dir", type=Path, default=Path("/etc/systemd/system"), help="where to (/etc/systemd/system)")
-    units.add_argument("--program", default="/usr/local/bin/nstance-agent", help="the agent's absolute path")
-    return parser
-
-
 def _install_units(directory: Path, program: str) -> int:
     from nstance.agent import units
 
@@ -93,13 +78,6 @@ def _install_units(directory: Path, program: str) -> int:
     for path in installed:
         sys.stdout.write(f"{path}\n")
     return 0
-
-
-def _duration(text: str) -> float:
-    try:
-        return durations.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _print_errors(*errors: str) -> int:

@@ -109,6 +109,7 @@ def _adopt(draft: Draft, unknown: UnknownVm, why: str) -> None:
         infra_hash=desired.infra_hash,  # its revision is not known: the next change of the configuration replaces it
         provider_id=vm.provider_id,
         seen=True,
+        made=draft.now,
         ip4=vm.ip4,
         ip6=vm.ip6,
         hostname=vm.hostname,

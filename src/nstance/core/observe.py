@@ -277,9 +277,10 @@ def _on_checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
 
 
 def _was_shown_since(instance: Instance, vm: VmObservation, now: float, asked: float | None) -> bool:
-    """Whether a listing that showed the VM is newer than the question that found nothing. For a young VM also if it was
-    shown a moment before: of two contradicting answers, the later one may come from a replica that lags."""
-    lag = CONSISTENCY_LAG_SECONDS if now < instance.created + ABSENCE_CERTAIN_AFTER_SECONDS else 0.0
+    """Whether a listing that showed the VM is newer than the question that found nothing. For a young VM of a provider whose
+    answers lag also if it was shown a moment before: of two contradicting answers, the later one may be of an old replica."""
+    young = instance.made is not None and now < instance.created + ABSENCE_CERTAIN_AFTER_SECONDS
+    lag = CONSISTENCY_LAG_SECONDS if young else 0.0
     return asked is not None and vm.checked_at is not None and vm.checked_at + lag >= asked
 
 

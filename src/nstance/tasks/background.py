@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def end(tasks: Iterable["asyncio.Task[Any]"]) -> None:
@@ -12,6 +14,17 @@ async def end(tasks: Iterable["asyncio.Task[Any]"]) -> None:
     for task in ending:
         task.cancel()
     await asyncio.gather(*ending, return_exceptions=True)
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Waits until all have ended, then raises the first error."""
+    ended = await asyncio.gather(*work, return_exceptions=True)
+    results: list[T] = []
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
+        results.append(each)
+    return results
 
 
 @asynccontextmanager

@@ -9,8 +9,10 @@ import contextvars
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nstance.model.instance import Instance
+if TYPE_CHECKING:  # an agent has no records
+    from nstance.model.instance import Instance
 
 LEAVE = "leave"  # names the decision that an instance leaves
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
@@ -35,18 +37,18 @@ def end_of(instance: str) -> str:
     return _hash(f"nstance-end/{instance}", 16)
 
 
-def birth_of(instance: Instance) -> str:
+def birth_of(instance: "Instance") -> str:
     """The trace in which an instance is created: that of its predecessor's end, or its own if it has none."""
     predecessor = instance.replaces or instance.predecessor
     return end_of(predecessor) if predecessor is not None else _hash(f"nstance-birth/{instance.id}", 16)
 
 
-def of_change(before: Instance | None, instance: Instance) -> str:
+def of_change(before: "Instance | None", instance: "Instance") -> str:
     """The trace that a change of a record belongs to: an instance is being born until it has registered."""
     return birth_of(instance) if before is None or before.registered is None else end_of(instance.id)
 
 
-def create_step(instance: Instance) -> str:
+def create_step(instance: "Instance") -> str:
     """Names the decision to create an instance: a trace may have several, if replacements fail."""
     return f"create {instance.id}"
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from grpclib import client, utils
+from grpclib.encoding.proto import ProtoCodec
 
 from nstance.clock import Clock
 from nstance.pki import names
@@ -77,7 +78,8 @@ class Channel(client.Channel):
         """`addresses` are host:port, several as a list or separated by commas; they are tried in turn, starting with the
         last one that worked."""
         self._addresses = parse_addresses(addresses)
-        super().__init__(*self._addresses[0], ssl=context)
+        # A given codec means no codec for details of errors, which nobody reads.
+        super().__init__(*self._addresses[0], ssl=context, codec=ProtoCodec())
         self._context = context
         self._expect = expect
         self._clock = clock
@@ -256,7 +258,7 @@ async def _open_socket(host: str, port: int) -> socket.socket:
     """A connection to the first of the host's addresses that accepts one."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError(f"{host} has no address")
-    for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, proto, _, address in await _resolve(host, port):
         sock = socket.socket(family, kind, proto)
         try:
             sock.setblocking(False)
@@ -270,6 +272,14 @@ async def _open_socket(host: str, port: int) -> socket.socket:
         else:
             return sock
     raise failure
+
+
+async def _resolve(host: str, port: int) -> list[Any]:
+    """An address needs no name server, so no thread waits for one."""
+    try:
+        return socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _explain(error: OSError) -> str:

@@ -15,6 +15,17 @@ for found in pkgutil.iter_modules(nstance.agent.__path__):
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
+# What `nstance-agent` without arguments imports, and whether protobuf still works.
+STARTED = """
+import sys
+from nstance.agent import main, lifecycle
+from nstance.v1 import agent_pb2
+report = agent_pb2.AgentMessage(report=agent_pb2.HealthReport(boot_id="b", checks=[agent_pb2.CheckResult(name="c")]))
+assert agent_pb2.AgentMessage.FromString(report.SerializeToString()) == report
+assert 'boot_id: "b"' in str(report)
+print(*sys.modules)
+"""
+
 
 def test_the_extra_of_the_agent_names_what_the_agent_imports() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -25,3 +36,10 @@ def test_the_extra_of_the_agent_names_what_the_agent_imports() -> None:
     assert {wanted for wanted in named if modules.get(wanted, wanted) not in loaded} == set()
     servers = {re.split(r"[=><\[]", wanted)[0] for wanted in extras["server"]}
     assert loaded.isdisjoint(servers - named)
+
+
+def test_every_vm_has_the_memory_of_only_what_its_agent_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, timeout=60, check=True)
+    heavy = {"argparse", "cryptography", "nstance.model.instance", "shutil", "tempfile", "unicodedata"}
+    slow_protobuf = {"google.protobuf.internal.decoder", "google.protobuf.text_format"}
+    assert set(done.stdout.split()).isdisjoint(heavy | slow_protobuf)

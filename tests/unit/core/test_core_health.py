@@ -57,7 +57,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             id="not found, but a listing has shown it since the call",
         ),
         pytest.param(
-            [member("a", created=NOW - 119.0)],
+            [member("a", created=NOW - 119.0, made=NOW - 119.0)],
             {"a": lost(0.5, checks=1, checking=True, checked_at=NOW - 5.0)},
             [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW)],
             State.RUNNING,
@@ -66,7 +66,16 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             id="not found, but young and shown a moment ago: checked again",
         ),
         pytest.param(
-            [member("a", created=NOW - 119.0)],
+            [member("a", created=NOW - 119.0, made=None)],
+            {"a": lost(0.5, checks=1, checking=True, checked_at=NOW - 0.6)},
+            [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW)],
+            State.DELETING,
+            1,
+            "",
+            id="not found, young and shown a moment ago, by a provider whose answers never lag: replace now",
+        ),
+        pytest.param(
+            [member("a", created=NOW - 119.0, made=NOW - 119.0)],
             {"a": lost(0.5, checks=1, checking=True, checked_at=NOW - 5.1)},
             [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW)],
             State.DELETING,

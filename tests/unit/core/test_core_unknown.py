@@ -55,7 +55,7 @@ class TestAdoption:
         record = follows["x"]
         assert (record.state, record.provider_id, record.public_key) == (State.RUNNING, "i-x", f"key-{name('x')}")
         assert (record.certificate_serial, record.certificate_expires) == ("ab", NOW + 9.0)
-        assert (record.seen, record.infra_hash, record.ip4) == (True, "h", "10.0.0.9")
+        assert (record.seen, record.made, record.infra_hash, record.ip4) == (True, NOW, "h", "10.0.0.9")
         assert not follows.effects(CreateVm)
         assert "adopted" in follows.codes()
         assert follows.decision.observations[name("x")].agent.adopted  # it was rejected, and comes back

@@ -14,7 +14,7 @@ from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, Te
 from nstance.model.instance import Instance, State
 from nstance.model.offer import CapacityScope
 from nstance.providers import errors
-from nstance.providers.port import CreateRequest, Traits
+from nstance.providers.port import CreateRequest, Status, Traits, Vm
 from nstance.server.cloud.effects import MIN_LOOKUPS_FOR_LISTING, EffectContext, Effects
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.waits import WAITS
@@ -33,6 +33,12 @@ class FailingProvider:
 
     def __init__(self, error: Exception) -> None:
         self._error = error
+        self.found: Vm | None = None  # unless this is set: then lookups find it
+
+    async def get(self, *_: object) -> Vm:
+        if self.found is None:
+            raise self._error
+        return self.found
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def fail(*_: object) -> None:
@@ -44,6 +50,7 @@ class FailingProvider:
 class Scene:
     def __init__(self, error: Exception, *, is_exhausted: bool = False) -> None:
         self.events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        self.provider = FailingProvider(error)
         metrics = Metrics()
 
         async def now(*_: object) -> None:
@@ -51,7 +58,7 @@ class Scene:
 
         self.effects = Effects(
             EffectContext(
-                provider=FailingProvider(error),  # type: ignore[arg-type]
+                provider=self.provider,  # type: ignore[arg-type]
                 console=None,
                 calls=ProviderCalls(
                     ready=now,
@@ -130,6 +137,15 @@ async def test_an_intent_that_the_provider_does_not_know_is_stale() -> None:
     event = await scene.outcome(dec.CreateVm(overtaken.id), overtaken)
     assert isinstance(event, ev.VmCreateFailed)
     assert event.failure is ev.Failure.STALE
+
+
+async def test_an_intent_whose_vm_is_found_was_made_by_a_provider_whose_answers_lag() -> None:
+    """Its record says so: a later "not found" may come from an old replica."""
+    scene, overtaken = Scene(errors.UnavailableError("no")), instance(request_hash="of another configuration")
+    scene.provider.found = Vm(id=overtaken.id, provider_id=ProviderId("vm-1"), status=Status.RUNNING)
+    event = await scene.outcome(dec.CreateVm(overtaken.id), overtaken)
+    assert isinstance(event, ev.VmCreated)
+    assert not event.seen
 
 
 async def test_a_vm_that_could_not_be_looked_at_is_unknown(unclear: Scene) -> None:

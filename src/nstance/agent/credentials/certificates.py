@@ -10,7 +10,7 @@ import binascii
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from nstance.pki import names
 from nstance.pki.names import IdentityError
@@ -27,6 +27,7 @@ _ROLE = bytes.fromhex("2b06010401bd843f01")  # 1.3.6.1.4.1.999999.1
 _CLIENT = bytes.fromhex("2b06010505070302")
 
 _LABEL = re.compile(rb"[A-Z0-9 ]{1,40}")
+_TIME = re.compile(r"[0-9]{14}Z")
 
 
 class MalformedError(ValueError):
@@ -119,7 +120,9 @@ def _time(tag: int, value: bytes) -> float:
         text = ("20" if text[:2] < "50" else "19") + text
     elif tag != _GENERAL_TIME:
         raise MalformedError("not a time")
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    if not _TIME.fullmatch(text):
+        raise MalformedError("not a time")
+    return datetime.fromisoformat(f"{text[:8]}T{text[8:]}").timestamp()
 
 
 def _subject(data: bytes) -> Iterator[tuple[bytes, str]]:

@@ -10,7 +10,7 @@ one: what was chosen and what the shards have is read from the API server, becau
 from collections.abc import Iterable, Mapping, Sequence
 
 from nstance.kube import errors, kinds
-from nstance.kube.port import Object
+from nstance.kube.port import Object, find
 from nstance.operator.controllers import node_settings, pool_limits, pool_sizes, resources
 from nstance.operator.controllers.context import Controller, ControllerContext
 from nstance.operator.controllers.machine_objects import is_marked, node_reference
@@ -29,6 +29,7 @@ from nstance.operator.controllers.pool_status import (
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.controllers.victims import node_loads, order_victims
 from nstance.operator.shards.ports import Shards
+from nstance.tasks import background
 from nstance.v1 import operator_pb2 as pb
 
 POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; ownerReferences say who owns a shard group
@@ -243,19 +244,20 @@ class Pools(Controller):
         pool, limit = await self._end_pinning(pool, machine_pool), limit_of(pool, self._shards)
         specs = shard_group_specs(pool, machine_pool, current=current_sizes(existing.values()), limit=limit)
         if any(name not in existing or _size(existing[name]) != spec.get("size") for name, spec in specs.items()):
-            existing = {resources.name(each): each for each in await self._list_owned(pool)}
+            existing = await self._read_owned(pool, existing.keys() | specs.keys())
             current = current_sizes(existing.values())
             is_shrinking = sum(current.values()) > (wanted_replicas(machine_pool, limit, current) or 0)
             chosen = await self._list_chosen(pool, machine_pool) if is_shrinking else []
             others = self._order_others(pool) if is_shrinking else None
             specs = shard_group_specs(pool, machine_pool, current=current, limit=limit, chosen=chosen, others=others)
-        for name, spec in specs.items():
-            if name not in existing:
-                await self._create_shard_group(pool, name, spec)
-            elif not resources.is_being_deleted(existing[name]):
-                await self._update_shard_group(existing[name], spec)
-        for name in existing.keys() - specs.keys():
-            await self._delete(kinds.NSTANCE_SHARD_GROUP, existing[name])
+        writes = [
+            self._create_shard_group(pool, name, spec)
+            if name not in existing
+            else self._update_shard_group(existing[name], spec)
+            for name, spec in specs.items()
+        ]
+        writes += [self._delete(kinds.NSTANCE_SHARD_GROUP, existing[name]) for name in existing.keys() - specs.keys()]
+        await background.gather_all(writes)
 
     async def _end_pinning(self, pool: Object, machine_pool: Object) -> Object:
         """Sizes of single shards hold until the replicas change; later replicas must not bring them back."""
@@ -265,6 +267,13 @@ class Pools(Controller):
             return pool
         await self._patch_spec(kinds.NSTANCE_MACHINE_POOL, pool, {"shardSizes": None})
         return {**pool, "spec": {key: value for key, value in spec.items() if key != "shardSizes"}}
+
+    async def _read_owned(self, pool: Object, names: Iterable[str]) -> dict[str, Object]:
+        """Those of these shard groups that the pool owns, by name. Singly: a list has the groups of all pools."""
+        kind, namespace = kinds.NSTANCE_SHARD_GROUP, self._namespace
+        found = await background.gather_all(find(self._kube, kind, name, namespace=namespace) for name in names)
+        owned = (each for each in found if each is not None and resources.is_owned_by(each, resources.uid(pool)))
+        return {resources.name(each): each for each in owned}
 
     async def _list_owned(self, pool: Object) -> list[Object]:
         listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
@@ -313,6 +322,8 @@ class Pools(Controller):
                 raise errors.ConflictError(message) from None
 
     async def _update_shard_group(self, group: Object, wanted: Object) -> None:
+        if resources.is_being_deleted(group):
+            return
         spec = {key: wanted.get(key) for key in {*wanted, *_COPIED, "nodeVars"}}
         change = resources.merge_patch(resources.spec(group), spec)
         if "size" in change:

@@ -213,7 +213,7 @@ class Effects:
         """The configuration has changed since the intent, so the request cannot be repeated; the VM is only looked up."""
         try:
             vm = await self._get(instance)
-            self._post(_vm_created(vm, seen=True))
+            self._post(_vm_created(vm, seen=self._provider.traits.is_consistent))
         except errors.NotFoundError:
             self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, "its configuration changed"))
         except errors.ProviderError as error:
