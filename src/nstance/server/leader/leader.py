@@ -1,8 +1,8 @@
 """What a server does during one term: from the fence to the last flush.
 
-The order matters. The fence comes first, then the rest of the journal, then configuration, then open ports; nothing is
-deleted before the provider was listed. Whatever ends the term, every connection is aborted: a server that no longer leads
-answers nothing on old connections.
+The order matters: journal and configuration are read, then comes the fence, with what an older leader wrote until then,
+then the ports are opened; nothing is deleted before the provider was listed. Whatever ends the term, every connection is
+aborted: a server that no longer leads answers nothing on old connections.
 """
 
 import asyncio
