@@ -102,7 +102,10 @@ class Leader:
                 work.held_groups.record()
                 if term.clock_warning:
                     context.shard.event_log.record_for_all(ReasonCode.CLOCK, term.clock_warning)
-                log.info("leader active", extra={"epoch": term.epoch, "records": len(context.shard.instances)})
+                log.info(
+                    "leader ready, its ports are open",
+                    extra={"epoch": term.epoch, "records": len(context.shard.instances)},
+                )
                 writing, deciding = asyncio.create_task(writer.run()), asyncio.create_task(context.shard.run())
                 others = (
                     work.inventory.run(),
