@@ -93,8 +93,9 @@ class ActiveConfig:
             if _versions(after) == _versions(before):
                 return False
             file_changed = after.version != before.version
-            self.activate(after, author="the configuration file" if file_changed else "an edit of groups.jsonc")
-            log.info("configuration reloaded")
+            author = "the configuration file" if file_changed else "an edit of groups.jsonc"
+            log.info("configuration reloaded", extra={"changed_by": author, "version": after.version})
+            self.activate(after, author=author)
             return True
 
     def activate(self, configuration: Configuration, *, author: str = "") -> None:
@@ -139,8 +140,9 @@ class ActiveConfig:
             self.rejection, self.problems = "", ()
             return found
         except NoConfigurationError as problem:
+            level = logging.DEBUG if str(problem) == self.rejection else logging.ERROR  # it is read again each minute
             self.rejection, self.problems = str(problem), problem.problems
-            log.error("failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
+            log.log(level, "failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
             with contextlib.suppress(NoConfigurationError):
                 return await configurations.with_groups(self._store, self.shard, now)
             return now
