@@ -63,7 +63,7 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         gone = await admin.json("instance", "delete", second["instance_id"], "--dry-run")
         found = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
         assert found == [
-            ("create", "replace", f"replacement for {second['instance_id']} (requested)"),
+            ("create", "replace", f"replacing {second['instance_id']}: requested"),
             ("delete", "requested", "deletion requested"),
         ]
         await admin.ok("instance", "delete", second["instance_id"])

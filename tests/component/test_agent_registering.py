@@ -53,7 +53,7 @@ async def test_an_expired_certificate_is_tried_without_a_nonce_and_replaced_with
     """Whose clock is right is for the server to say; a nonce settles it."""
     server.agent_life, server.registered_age = 3 * 86400.0, 10 * 86400.0
     agent.start()
-    await eventually(lambda: "not connected to the server" in caplog.text)
+    await eventually(lambda: "failed to connect to the server" in caplog.text)
     await agent.stop()
     agent.start()
     await eventually(lambda: "expired by this machine's clock" in caplog.text)

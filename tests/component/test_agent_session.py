@@ -75,6 +75,29 @@ async def test_a_server_that_restarts_is_found_again(server: AgentServer, agent:
     await eventually(lambda: len(server.last_seen.reports) == 2)
 
 
+async def test_each_reason_why_it_is_not_connected_is_a_warning_once(
+    server: AgentServer, agent: Agent, caplog: pytest.LogCaptureFixture, free_port: int
+) -> None:
+    """The addresses are tried in turn, so a reason is never the last one's."""
+    caplog.set_level(logging.DEBUG, "nstance.agent.session")
+
+    def attempts(level: int) -> list[tuple[str, str, str]]:
+        found = [vars(each) for each in caplog.records if each.levelno == level and "reconnecting" in each.message]
+        found += [
+            vars(each) for each in caplog.records if each.levelno == level and "failed to connect" in each.message
+        ]
+        return [(each["message"], each["server"], each["reason"]) for each in found]
+
+    agent.start(NSTANCE_SERVER_AGENT_ADDR=f"127.0.0.1:{server.agents.port},127.0.0.1:{free_port}")
+    await eventually(lambda: server.last_seen.reports)
+    await server.stop()
+    await eventually(lambda: len(attempts(logging.DEBUG)) >= 4)
+    warnings = attempts(logging.WARNING)
+    assert len(warnings) == len(set(warnings))
+    assert len([tried for _, tried, _ in warnings if tried.endswith(f":{free_port}")]) == 1
+    assert "connection to the server lost, reconnecting" in {message for message, _, _ in warnings}
+
+
 async def test_each_stream_is_opened_again_on_its_own(server: AgentServer, agent: Agent) -> None:
     server.scripts.files.extend([status.unavailable("the secret store is away"), None])
     server.scripts.key_requests.extend([status.exhausted("later"), None])

@@ -307,9 +307,7 @@ async def test_a_dead_old_instance_is_made_again_as_it_was_while_the_rollout_is_
         assert {agent._request.args["image"] for agent in of_type(world, "small")} == {"small"}
         messages = [e.message for e in (await operator.call("ListEvents", group="web", limit=100)).events]
         state = "paused" if files == MOTD else "halted"
-        assert any(
-            f"replacement for {dead} (gone); made from revision" in m and m.endswith(f"is {state}") for m in messages
-        )
+        assert any(f"replacing {dead}: gone; made from revision" in m and m.endswith(f"is {state}") for m in messages)
 
 
 async def test_a_new_leader_makes_a_dead_old_instance_again_as_it_was(tmp_path: Path) -> None:

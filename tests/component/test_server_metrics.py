@@ -37,7 +37,7 @@ async def test_only_replacements_count_as_replacements_and_they_name_their_prede
         async def is_recorded() -> bool:
             events = (await operator.call("ListEvents", instance_id=made)).events
             found = [(event.reason, event.message) for event in events if event.instance_id == made]
-            return ("replace", f"replacement for {killed} (gone)") in found
+            return ("replace", f"replacing {killed}: gone") in found
 
         await eventually(is_recorded)
         assert (await operator.call("GetInstanceStatus", instance_id=made)).replaces == killed

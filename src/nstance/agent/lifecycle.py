@@ -25,6 +25,7 @@ from nstance.agent.session import Session
 from nstance.agent.settings import DirectorySettings, Settings
 from nstance.agent.stop_reason import StopReason
 from nstance.agent.traces import AgentTraces
+from nstance.agent.version import VERSION
 from nstance.clock import Clock, Rng
 from nstance.telemetry.tracing import Tracing
 from nstance.v1 import agent_pb2
@@ -129,6 +130,8 @@ class Lifecycle:
         """The certificate on disk, or a new one for the nonce."""
         identity = self._parts.identity
         identity.ca_pem()
+        # Not before: an agent that cannot run says so in one line.
+        log.info("agent starting", extra={"instance": self._parts.settings.instance, "version": VERSION})
         stored = identity.certificate()
         if stored is not None and self._parts.clock.wall() < stored.not_after:
             identity.delete_nonce()
@@ -169,7 +172,8 @@ class Lifecycle:
     async def _leave(self) -> None:
         if self._session is not None:
             reason = await stop_reason.detect()
-            log.info("stopping", extra={"reason": reason})
+            why = "the machine shuts down" if reason is StopReason.SHUTDOWN else "asked to stop, the machine stays up"
+            log.info("agent stopping", extra={"reason": why})
             await self._session.leave(reason)
 
 

@@ -28,6 +28,7 @@ from nstance.wire.channel import Channel, ExpectedServer
 
 FIRST_ANSWER_SECONDS = 15.0  # from opening the health stream
 STABLE_SECONDS = 10.0  # a connection that lasted this long is not a failure when it ends
+MAX_PROBLEMS = 64  # that are remembered, so that each is logged once
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class Session:
         self._is_answered = False  # the current connection's health stream has received an answer
         self._is_open = False  # there is a health stream
         self._goodbye_confirmed = asyncio.Event()  # the server has ended the health stream after a goodbye
-        self._last_problem = ""
+        self._problems: set[tuple[str, str]] = set()  # by address, since the last answer of a server
+        self._address = ""  # of the current connection
 
     async def run(self) -> None:
         """Until a goodbye was confirmed."""
@@ -92,7 +94,7 @@ class Session:
 
     async def _connect(self, address: Address) -> str:
         """One connection from its beginning to its end; returns why it ended."""
-        calls = self._calls
+        calls, self._address = self._calls, str(address)
         channel = Channel(
             str(address),
             context=tls.client_context(
@@ -118,7 +120,7 @@ class Session:
             try:
                 task.result()
             except _ConnectionLostError as lost:
-                problem = str(lost) if str(lost).startswith(f"{address}: ") else f"{address}: {lost}"
+                problem = str(lost).removeprefix(f"{address}: ")
         return problem
 
     async def _keep_open(
@@ -184,10 +186,10 @@ class Session:
     def _on_answer(self, answer: agent_pb2.HealthAnswer) -> None:
         if not self._is_answered:
             self._is_answered = True
-            self._last_problem = ""
+            self._problems.clear()
             self._parts.metrics.connected = True
             self._parts.metrics.connections += 1
-            log.info("connected", extra={"instance": self._calls.certificate.identity.id})
+            log.info("connected to the server", extra={"server": self._address})
         if answer.server_time_unix_ms:
             self._calls.server_clock_offset = answer.server_time_unix_ms / 1000 - self._parts.clock.wall()
         interval = timing.report_interval(self._parts.settings.report_interval, answer.report_interval_ms / 1000)
@@ -218,9 +220,14 @@ class Session:
         self._schedule_changed.set()
 
     def _log_problem(self, problem: str, wait: float) -> None:
-        """A warning for each new reason, debug for its repetitions."""
-        level = logging.DEBUG if problem == self._last_problem else logging.WARNING
-        self._last_problem = problem
+        """A warning for each new reason, debug for its repetitions: the addresses are tried in turn, again and again."""
+        found = (self._address, problem)
+        is_new = found not in self._problems and len(self._problems) < MAX_PROBLEMS
+        if is_new:
+            self._problems.add(found)
+        lost = "connection to the server lost, reconnecting"
         log.log(
-            level, "not connected to the server, retrying", extra={"reason": problem, "retry_seconds": round(wait, 1)}
+            logging.WARNING if is_new else logging.DEBUG,
+            lost if self._is_answered else "failed to connect to the server, retrying",
+            extra={"server": self._address, "reason": problem, "retry_seconds": round(wait, 1)},
         )

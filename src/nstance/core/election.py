@@ -6,7 +6,7 @@ clock; the stretch covers clocks that run at different rates.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nstance.tasks.backoff import Backoff
 
@@ -203,6 +203,7 @@ class Claim:
     epoch: int
     version: str | None  # of the lease object; None: there is none
     alone: bool  # no other server is known to compete
+    reason: str = field(default="", compare=False)  # why it may be claimed, for people
 
 
 Attempt = tuple[Claim | None, float]  # what to claim, or how many seconds to wait before looking again
@@ -223,9 +224,9 @@ class KnownLease:
     promise: float
 
 
-def claim_offered(epoch: int, version: str, *, newest_epoch: int) -> Claim | None:
+def claim_offered(epoch: int, version: str, *, newest_epoch: int, reason: str = "") -> Claim | None:
     """A lease whose version is known from the leader: it was released, or our promise has run out."""
-    return Claim(epoch + 1, version, alone=False) if epoch >= newest_epoch else None
+    return Claim(epoch + 1, version, alone=False, reason=reason) if epoch >= newest_epoch else None
 
 
 def claim_known(
@@ -233,11 +234,14 @@ def claim_known(
 ) -> Attempt:
     """A lease that is in storage, unchanged since `seen_at`. `server` and `incarnation`: of the candidate."""
     claim = Claim(known.epoch + 1, known.version, alone=known.server == server)
-    if known.free or known.incarnation == incarnation:
-        return claim, 0.0  # released, or our own from a term that has ended
+    if known.free:
+        return replace(claim, reason=f"{known.server} released the lease"), 0.0
+    if known.incarnation == incarnation:
+        return replace(claim, reason="this server held the lease last"), 0.0  # in a term that has ended
     member = incarnation in known.members
     wait = claim_wait(length=known.length, promise=known.promise, member=member)
     remaining = seen_at + wait - now
+    claim = replace(claim, reason=f"{known.server} has not renewed the lease for {now - seen_at:.1f} s")
     return (claim, 0.0) if remaining <= 0 else (None, min(remaining, max(poll, wait / 8)))
 
 
@@ -249,14 +253,20 @@ def claim_renewed(
     same_term = (known.incarnation, known.epoch) == (leader, announced_epoch) and not known.free
     if not same_term or incarnation not in known.members or known.sequence > announced_sequence:
         return None
-    return Claim(known.epoch + 1, known.version, alone=False)
+    return Claim(
+        known.epoch + 1,
+        known.version,
+        alone=False,
+        reason=f"{known.server} ended with a renewal under way",
+    )
 
 
 def claim_missing(timings: Timings, *, last_epoch: int, missing_for: float, poll: float) -> Attempt:
     """No lease exists. That is normal for a new shard; otherwise it was removed, and its holder may still act."""
     if last_epoch == 0:
-        return Claim(1, None, alone=True), 0.0
+        return Claim(1, None, alone=True, reason="no server has led this shard yet"), 0.0
     wait = claim_wait(length=timings.length_alone, promise=timings.promise, member=False)
     if missing_for < wait:
         return None, min(poll * 4, wait)
-    return Claim(last_epoch + 1, None, alone=False), 0.0
+    reason = f"the lease object has been missing for {missing_for:.1f} s"
+    return Claim(last_epoch + 1, None, alone=False, reason=reason), 0.0

@@ -140,7 +140,7 @@ def start_involuntary_replacements(draft: Draft) -> None:
 
 
 def start_replacement(draft: Draft, cause: Cause, instance: Instance) -> Instance | None:
-    return creating.create_instance(draft, cause, f"replacement for {instance.id} ({cause.value})", replaces=instance)
+    return creating.create_instance(draft, cause, f"replacing {instance.id}: {cause.value}", replaces=instance)
 
 
 def finish_replacements(draft: Draft) -> None:

@@ -34,7 +34,7 @@ def scale_up(draft: Draft) -> None:
         if old is None or old.cause is None:
             created = creating.create_instance(draft, None, message)
         else:
-            why = f"replacement for {old.id} ({old.cause.value})"
+            why = f"replacing {old.id}: {old.cause.value}"
             created = creating.create_instance(draft, old.cause, why, predecessor=old)
         if created is None:
             return

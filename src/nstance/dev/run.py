@@ -79,7 +79,8 @@ class Dev:
         self.screen.say(
             "Nstance on this machine: one shard, a leader and a standby, "
             f"instances are {'VMs' if self.is_vms else 'processes'}\n"
-            f"bucket, logs and instances: {_relative(self._folder)}"
+            f"bucket, logs and instances: {_relative(self._folder)}\n"
+            f"the configuration that servers read: {_relative(self._folder)}/bucket/shard/{SHARD}/config.jsonc"
         )
         if before:
             self.screen.say(f"found {before} instances of an earlier run; missing ones are replaced")
@@ -155,7 +156,8 @@ class Dev:
         ]
         table = "\n".join(f"  {command:<{_COMMAND_WIDTH}}  {effect}" for command, effect in rows)
         self.screen.say(
-            f"all instances are running. Break something, in a second terminal:\n{table}\nCtrl+C stops everything."
+            f"all instances are running. Break something, in a second terminal:\n{table}\n"
+            "Ctrl+C stops everything. docs/getting-started.md says how to use nstance-admin here."
         )
 
     def leader(self) -> child.Child:

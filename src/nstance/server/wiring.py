@@ -94,6 +94,9 @@ class ServerProcess:
         """Begin an orderly stop, which releases the lease. After `shard.shutdown_timeout` it is aborted."""
         if self._deadline is not None and not self._stopping.is_set():
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._shutdown_seconds)
+        if not self._stopping.is_set():
+            role = "leader" if self.server is not None and self.server.elector.has_term else "standby"
+            log.info("server stopping", extra={"server": self.options.id, "role": role})
         self._stopping.set()
         if self.server is not None:
             self.server.stop()

@@ -84,10 +84,7 @@ def test_it_has_all_of_the_old_revision_and_the_reason_says_so() -> None:
     [new] = follows.made
     assert (new.instance_type, new.subnet, new.predecessor) == ("small", "old-subnet", name("b"))
     [reason] = [r for r in follows.decision.reasons if r.instance == new.id]
-    assert (
-        reason.message
-        == f"replacement for {name('b')} (gone); made from revision old: the rollout of revision h is halted"
-    )
+    assert reason.message == f"replacing {name('b')}: gone; made from revision old: the rollout of revision h is halted"
 
 
 def test_an_unresponsive_instance_gets_a_replacement_of_its_own_revision_that_stays_until_it_returns() -> None:
@@ -267,7 +264,7 @@ def test_the_reason_says_that_there_is_no_capacity() -> None:
     [reason] = [r for r in follows.decision.reasons if r.instance == new.id]
     assert (
         reason.message
-        == f"replacement for {name('b')} (gone); made from revision old: large in new-subnet has no capacity: full"
+        == f"replacing {name('b')}: gone; made from revision old: large in new-subnet has no capacity: full"
     )
     # It is not dropped, neither while it starts nor when there is capacity again, and an agent that returns is kept.
     for exhausted in (FULL["new"], {}):

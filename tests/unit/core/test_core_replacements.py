@@ -22,7 +22,7 @@ def test_a_replacement_names_the_instance_that_is_gone() -> None:
     follows = after([member("a"), member("b"), member("c")], size=3, observed=GONE)
     [made] = follows.made
     assert (made.replaces, made.predecessor) == (None, name("a"))
-    assert made_for(follows) == [("replace", f"replacement for {name('a')} (gone)")]
+    assert made_for(follows) == [("replace", f"replacing {name('a')}: gone")]
     assert not follows["a"].vacant
 
 
@@ -46,7 +46,7 @@ def test_a_replacement_names_the_cause(
     members: list[Instance], event: ev.Event, observed: dict[str, Observation], cause: str
 ) -> None:
     follows = after(members, event, size=1, observed=observed)
-    assert made_for(follows) == [("replace", f"replacement for {name('a')} ({cause})")]
+    assert made_for(follows) == [("replace", f"replacing {name('a')}: {cause}")]
 
 
 def test_growth_is_reported_as_scaling_up() -> None:
@@ -69,7 +69,7 @@ def test_a_group_that_backs_off_remembers_its_vacancies(state: State) -> None:
     assert first["a"].vacant
     ended = NOW if state is State.DELETED else None
     later = after([member("a", state, cause=Cause.GONE, vacant=True, ended=ended)], ev.GroupChanged(), size=1)
-    assert made_for(later) == [("replace", f"replacement for {name('a')} (gone)")]
+    assert made_for(later) == [("replace", f"replacing {name('a')}: gone")]
     assert not later["a"].vacant
 
 
@@ -107,14 +107,14 @@ def test_a_failed_replacement_is_created_again_for_the_same_instance(failure: Fa
     follows = after(
         [old, tried], event, size=1, observed={"b": observation(last_seen=0.0, own_intent=True, creating=True)}
     )
-    assert made_for(follows) == [("replace", f"replacement for {name('a')} (gone)")]
+    assert made_for(follows) == [("replace", f"replacing {name('a')}: gone")]
 
 
 def test_an_unregistered_replacement_is_created_again_for_the_same_instance() -> None:
     old = member("a", State.DELETED, cause=Cause.GONE)
     tried = member("b", State.STARTING, created=NOW - 301.0, predecessor=old.id)
     follows = after([old, tried], ev.TimerFired(), size=1)
-    assert made_for(follows) == [("replace", f"replacement for {name('a')} (gone)")]
+    assert made_for(follows) == [("replace", f"replacing {name('a')}: gone")]
 
 
 def test_failed_growth_is_repeated_as_growth() -> None:

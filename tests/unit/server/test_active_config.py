@@ -108,6 +108,18 @@ async def test_what_is_not_valid_is_explained_until_it_is_repaired(clock: Machin
 
 
 @virtually
+async def test_what_stays_invalid_is_an_error_once(clock: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """It is read again each minute, by each server."""
+    caplog.clear()  # it runs once for each seed
+    w = await world(clock)
+    for found in (b'{"nonsense": 1}', b'{"nonsense": 1}', b'{"other": 1}', text(3), b'{"other": 1}'):
+        w.store.tamper(CONFIG, found)
+        await w.active_config.refresh()
+    failed = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [("nonsense" in each, "other" in each) for each in failed] == [(True, False), (False, True), (False, True)]
+
+
+@virtually
 async def test_the_groups_of_the_api_are_followed_under_settings_that_are_not_valid(clock: Machine) -> None:
     w = await world(clock)
     w.store.tamper(CONFIG, b"{ not valid")

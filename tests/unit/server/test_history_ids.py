@@ -6,7 +6,7 @@ import pytest
 
 from nstance.clock import SystemClock
 from nstance.model.decision import Reason, ReasonCode
-from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import slots
 from nstance.server.leader import history
@@ -64,3 +64,13 @@ def test_the_log_names_an_instance_only_where_an_event_has_one(caplog: pytest.Lo
     assert not group.keys() & {"instance", "trace_id"}
     assert instance["instance"] == ID
     assert instance["trace_id"]
+
+
+def test_the_log_names_the_tenant_where_an_event_concerns_all_its_groups(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    reasons = (Reason(ReasonCode.CONFIG, "configuration v2 activated by opr-1"),)
+    committed = Committed(GroupKey(TenantId("acme"), GroupName("")), (), reasons, before={})
+    history.History(Unkept(), Metrics(), SystemClock()).observe(committed)
+    [record] = [vars(record) for record in caplog.records]
+    assert record["tenant"] == "acme"
+    assert "group" not in record

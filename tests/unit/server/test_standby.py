@@ -106,7 +106,10 @@ async def test_a_member_that_finds_the_leader_dead_claims_as_soon_as_the_leader_
     assert standby.has_promised()
     clock.now += wait
     assert not standby.has_promised()
-    assert await standby.target() == (Claim(4, Version("v1"), alone=False), 0.0)
+    claim, wait = await standby.target()
+    assert (claim, wait) == (Claim(4, Version("v1"), alone=False), 0.0)
+    assert claim is not None
+    assert claim.reason == "the leader is gone: its port refuses connections"
 
 
 def test_a_leader_that_sends_a_heartbeat_is_not_dead() -> None:

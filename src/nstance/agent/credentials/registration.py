@@ -92,7 +92,9 @@ async def _ask(
             reason = status.explain(error)
             if isinstance(error, GRPCError) and error.status in FINAL:
                 raise NonceRejectedError(f"{address}: {reason}") from error
-            log.warning("failed to register, retrying", extra={"server": address, "reason": reason})
+            log.warning(
+                "failed to register, retrying", extra={"server": address, "reason": reason.removeprefix(f"{address}: ")}
+            )
         finally:
             channel.close()
     return None

@@ -97,8 +97,9 @@ class ActiveConfig:
             if _versions(after) == _versions(before):
                 return False
             file_changed = after.version != before.version
-            self.activate(after, author="the configuration file" if file_changed else "an edit of groups.jsonc")
-            log.info("configuration reloaded")
+            author = "the configuration file" if file_changed else "an edit of groups.jsonc"
+            log.info("configuration reloaded", extra={"changed_by": author, "version": after.version})
+            self.activate(after, author=author)
             return True
 
     def activate(self, configuration: Configuration, *, author: str = "") -> None:
@@ -140,8 +141,9 @@ class ActiveConfig:
         if problem is None:
             self.rejection, self.problems = "", ()
         else:
+            level = logging.DEBUG if str(problem) == self.rejection else logging.ERROR  # it is read again each minute
             self.rejection, self.problems = str(problem), problem.problems
-            log.error("failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
+            log.log(level, "failed to load the configuration, the previous one stays active: %s", problem.on_one_line())
         return found
 
     async def _find_newest(self) -> tuple[Configuration, NoConfigurationError | None]:

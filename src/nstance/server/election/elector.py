@@ -127,7 +127,8 @@ class Elector:
             # The lease carries the longest journal that anybody has seen: a slot that is missing must be noticed.
             held = HeldLease(self._context, self._time, tail=max(self._tail(), standby.tail))
             try:
-                await held.claim(target)
+                term = await held.claim(target)
+                log.info("leadership acquired", extra={"epoch": term.epoch, "reason": target.reason})
                 return held
             except settle.OvertakenError as overtaken:
                 with contextlib.suppress(BadLeaseError):  # the next read reports it
@@ -175,6 +176,8 @@ class Elector:
                 while self.term is None:
                     if self._standby.on_message(await link.receive(), link, known):
                         self._wake.set()
+                    if not has_received:
+                        log.info("standing by", extra={"leader": holder.server, "epoch": known.epoch})
                     has_received = True
             except peers.PeerRefusedError as problem:
                 log.debug(
@@ -184,7 +187,12 @@ class Elector:
                 self._standby.on_leader_dead()
                 self._wake.set()
             except (peers.LinkClosedError, peers.BadMessageError) as problem:
-                log.debug("failed to connect to the leader", extra={"leader": holder.server, "error": str(problem)})
+                is_news = has_received and self.term is None
+                log.log(
+                    logging.INFO if is_news else logging.DEBUG,
+                    "connection to the leader lost" if has_received else "failed to connect to the leader",
+                    extra={"leader": holder.server, "error": str(problem)},
+                )
             finally:
                 if self._link is not None:
                     self._link.close()
@@ -198,7 +206,6 @@ class Elector:
         if self._link is not None:
             self._link.close()  # to the former leader
         began = clock.monotonic()
-        log.info("leadership acquired", extra={"epoch": term.epoch})
         if self._stopping:
             term.closing.set()
         problem = await self._run_term(held, lead)

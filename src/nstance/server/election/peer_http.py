@@ -117,7 +117,8 @@ class _Link:
             reason = "the link was closed here" if self._closed else f"nothing was received for {SILENCE_SECONDS:g} s"
             raise peers.LinkClosedError(reason) from None
         if message.type is not aiohttp.WSMsgType.BINARY:
-            raise peers.LinkClosedError(f"the peer ended the link: {message.type.name} {message.data!s:.200}")
+            detail = f": {message.type.name} {message.data!s:.200}" if message.data is not None else ""
+            raise peers.LinkClosedError(f"the peer ended the link{detail}")
         try:
             return peers.decode(message.data)
         except (AttributeError, RecursionError) as problem:

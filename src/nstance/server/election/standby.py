@@ -98,14 +98,18 @@ class Standby:
             return None, await self._follow_leader(now)
         if self._released is not None:
             released, self._released = self._released, None
-            claim = rules.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
+            claim = rules.claim_offered(
+                released.epoch, released.version, newest_epoch=self._max_epoch, reason="the leader released the lease"
+            )
             if claim is not None:
                 return claim, 0.0
         if now < self._kept_until:
             return None, self._kept_until - now
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
-            claim = rules.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch)
+            lost = "its port refuses connections" if self._is_leader_dead else "no heartbeat came in time"
+            reason = f"the leader is gone: {lost}"
+            claim = rules.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch, reason=reason)
             if claim is not None and beat.member:
                 return claim, 0.0
         try:

@@ -58,11 +58,14 @@ class History:
         for reason in committed.reasons:
             self._metrics.decided(reason.code)
             id = reason.instance
-            about = {"instance": id, "trace_id": _trace_id(id, records, committed)} if id is not None else {}
+            key = committed.key
+            about = {"group": str(key)} if key.name else {"tenant": key.tenant}
+            if id is not None:
+                about |= {"instance": id, "trace_id": _trace_id(id, records, committed)}
             log.log(
                 logging.WARNING if reason.code in TROUBLE else logging.INFO,
                 reason.message,
-                extra={"reason": reason.code.value, "group": str(committed.key), **about},
+                extra={"reason": reason.code.value, **about},
             )
         for change in committed.changes:
             match change:

@@ -1,8 +1,8 @@
 """What a server does during one term: from the fence to the last flush.
 
-The order matters. The fence comes first, then the rest of the journal, then configuration, then open ports; nothing is
-deleted before the provider was listed. Whatever ends the term, every connection is aborted: a server that no longer leads
-answers nothing on old connections.
+The order matters: journal and configuration are read, then comes the fence, with what an older leader wrote until then,
+then the ports are opened; nothing is deleted before the provider was listed. Whatever ends the term, every connection is
+aborted: a server that no longer leads answers nothing on old connections.
 """
 
 import asyncio
@@ -102,7 +102,10 @@ class Leader:
                 work.held_groups.record()
                 if term.clock_warning:
                     context.shard.event_log.record_for_all(ReasonCode.CLOCK, term.clock_warning)
-                log.info("leader active", extra={"epoch": term.epoch, "records": len(context.shard.instances)})
+                log.info(
+                    "leader ready, its ports are open",
+                    extra={"epoch": term.epoch, "records": len(context.shard.instances)},
+                )
                 writing, deciding = asyncio.create_task(writer.run()), asyncio.create_task(context.shard.run())
                 others = (
                     work.inventory.run(),

@@ -13,7 +13,7 @@ from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.config.configuration import Configuration
 from nstance.server.leader.earlier_revisions import EarlierRevisions
 from nstance.server.workload.agent_download import AgentDownload
-from nstance.server.workload.userdata import Userdata
+from nstance.server.workload.userdata_download import UserdataDownload
 
 
 class Supplies:
@@ -38,7 +38,7 @@ class Supplies:
             cache=cache,
         )
         self.subnets = Subnets(capabilities.subnet_capacity, calls)
-        self.userdata = Userdata(calls.waits, clock=calls.clock, on_change=self._notify, cache=cache)
+        self.userdata = UserdataDownload(calls.waits, clock=calls.clock, on_change=self._notify, cache=cache)
         self.agent = AgentDownload(store, clock=calls.clock, on_change=self._notify)
         self.uses_userdata = provider.traits.reads_userdata
         self._subscribers: list[Callable[[], None]] = []

@@ -1,9 +1,9 @@
 """Checks the invariants on what is stored and on every call to the cloud.
 
-I1 no leaked VM, I2 no duplicate VM, I3 no deletion without a committed tombstone, I4 groups settle, I5 one writer, I6 what
-was acknowledged survives, I7 one nonce and one key, I10 in doubt nothing is deleted (`departures`); R1 to R5 are in
-`rollouts`, C1 to C3 in `capacity`. The auditor trusts no server: it replays the journal as it is stored, and compares
-with the simulated world.
+I1 no leaked VM (here: none is created without an intent; `quiescence`: none is left at rest), I2 no duplicate VM, I3 no
+deletion without a committed tombstone, I4 groups settle (`quiescence`), I5 one writer, I6 what was acknowledged survives,
+I7 one nonce and one key, I10 in doubt nothing is deleted (`departures`); R1 to R8 are in `rollouts`, C1 to C3 in
+`capacity`. The auditor trusts no server: it replays the journal as it is stored, and compares with the simulated world.
 """
 
 import base64

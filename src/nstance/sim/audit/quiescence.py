@@ -1,4 +1,4 @@
-"""What keeps a simulated shard from rest after the faults have stopped."""
+"""What keeps a simulated shard from rest after the faults have stopped: among others, a VM that was leaked."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Userdata templates that groups name by URL, fetched before they are needed.
+"""Userdata templates that groups name by URL, fetched before they are needed. `rendering` renders them.
 
 A group whose userdata was never fetched is blocked until it is. When a URL does not answer, the last good copy is used.
 """
@@ -14,7 +14,7 @@ from nstance.server.workload import http_fetch
 from nstance.server.workload.http_fetch import FetchError, Page
 
 
-class Userdata:
+class UserdataDownload:
     """The userdata of the shard's groups during one term."""
 
     def __init__(
