@@ -483,3 +483,22 @@ def test_for_the_auditor_an_unreachable_instance_is_not_ready(seconds: float) ->
             w.do(agent.cut_off, seconds)
         view = w.auditor.rollouts._view(port, w.auditor.records, None)
         assert (agent.id in view.firmly_ready) == (not seconds)
+
+
+def test_an_instance_that_serves_with_earlier_files_stays_rather_than_one_that_fails() -> None:
+    """The older one left by forced expiry, and the other one did not become ready (seed 3300000875)."""
+    group = DesiredGroup(size=2, drain=0.0, max_surge=0, max_unavailable=1)
+    desired = DesiredGroups(groups={"web": group}, forced_age=20.0)
+    with world(1, Setup(operator=False, desired_groups=desired)) as w:
+        wait_for_rest(w)
+        oldest, other = sorted(w.auditor.records)
+        w.secrets._values.clear()
+        w.do(w.configure, dataclasses.replace(desired, groups={"web": dataclasses.replace(group, files=1)}))
+        w.advance(4.0)
+        [failing] = w.agents_of(other)
+        w.do(failing.fail_checks, True)
+        while w.auditor.records[other].counts:
+            w.advance(0.1)
+            assert w.auditor.records[oldest].counts
+            assert w.now < 60.0
+        check_settles(w)

@@ -111,6 +111,33 @@ def test_without_surge_unready_instances_are_replaced_one_by_one(broken: str, le
     assert again.in_state(State.DRAINING) == left
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "left"),
+    [
+        pytest.param({"unready_since": NOW - 1.0}, {"unready_since": NOW - 2.0}, "b", id="the longest unready one"),
+        pytest.param(
+            {"unready_since": NOW - 2.0, "blocked": "token", "serving": True},
+            {"unready_since": NOW - 1.0},
+            "b",
+            id="not the one that serves with the files that it has",
+        ),
+        pytest.param(
+            {"unready_since": NOW - 2.0, "blocked": "token"},
+            {"unready_since": NOW - 1.0, "blocked": "token", "serving": True},
+            "a",
+            id="both are blocked, and one of them fails",
+        ),
+    ],
+)
+def test_which_unready_instance_is_removed_first(a: dict[str, Any], b: dict[str, Any], left: str) -> None:
+    """The one that served left, and the other one did not become ready (seed 3300000875)."""
+    group = desired(2, max_surge=0, max_unavailable=1)
+    there = [member(letter, created=NOW - 500.0) for letter in "ab"]
+    observed = {"a": unready(**a), "b": unready(**b)}
+    follows = after(there, ev.TimerFired(), group=group, observed=observed, policy=Policy(forced_age=400.0))
+    assert follows.in_state(State.DRAINING) == left
+
+
 def test_an_involuntary_loss_is_replaced_although_a_place_is_occupied() -> None:
     there = [old("a", State.DRAINING, cause=Cause.DRIFT), old("b"), old("c", State.DELETING, cause=Cause.GONE)]
     follows = after(there, ev.TimerFired(), group=desired(3, max_surge=0, max_unavailable=1), record=rolling())
