@@ -485,6 +485,31 @@ def test_for_the_auditor_an_unreachable_instance_is_not_ready(seconds: float) ->
         assert (agent.id in view.firmly_ready) == (not seconds)
 
 
+def test_losses_of_a_rollout_are_made_from_a_revision_that_is_stored() -> None:
+    """No revision was ever complete, and the one before was lost with the leader that had not stored it. The lost instances
+    were made from the new one, beyond its canaries (seed 3300003361)."""
+    group = DesiredGroup(size=3, drain=0.0, canary=1)
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        w.begin()
+        records = w.auditor.rollouts.groups
+        for generation in range(3):
+            scale(w, generation=generation)
+            while len(records[group_key("web")].revisions if records else ()) <= generation:
+                w.advance(0.05)
+                assert w.now < 20.0
+        lost = records[group_key("web")].revisions[1].infra_hash
+        name = storage_keys.revision(SHARD, group_key("web"), infra_hash=lost, runtime_hash="any")
+        for key in [key for key in w.storage.contents() if key.startswith(name.removesuffix("any.json"))]:
+            w.storage.tamper(key, None)
+        w.do(w.kill, w.leader(), 60.0)
+        for _ in range(20):
+            w.advance(1.0)
+            for record in [r for r in w.auditor.records.values() if r.counts and r.infra_hash != lost]:
+                w.do(w.cloud.destroy, record.id)
+        assert w.counts["made from an earlier revision while a rollout was held"]
+        check_settles(w)
+
+
 def test_an_instance_that_serves_with_earlier_files_stays_rather_than_one_that_fails() -> None:
     """The older one left by forced expiry, and the other one did not become ready (seed 3300000875)."""
     group = DesiredGroup(size=2, drain=0.0, max_surge=0, max_unavailable=1)

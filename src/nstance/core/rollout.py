@@ -211,17 +211,17 @@ def needs_fallback(record: GroupRecord | None, desired: Group | None) -> bool:
     return is_trial or current.outcome in HELD
 
 
-def fallback_revision(record: GroupRecord | None, desired: Group | None) -> Revision | None:
-    """The revision that such instances have: the last complete one, or if there is none, the one before. It is the same
-    before and after the decision that starts the rollout."""
+def fallback_revisions(record: GroupRecord | None, desired: Group | None) -> list[str]:
+    """The infra hashes that such instances may have, the best first: complete ones, or if there are none, the others. They
+    are the same before and after the decision that starts the rollout. Only the first one that is stored is used."""
     current = record.current if record is not None else None
     if record is None or current is None or desired is None:
-        return None
+        return []
     if current.infra_hash == desired.infra_hash and current.outcome not in OPEN:
-        return None
+        return []
     earlier = [r for r in reversed(record.revisions) if r.infra_hash != desired.infra_hash]
-    complete = (r for r in earlier if r.outcome is Outcome.COMPLETE)
-    return next(complete, None) or next((r for r in earlier if r.outcome is not Outcome.ROLLED_BACK), None)
+    complete = [r.infra_hash for r in earlier if r.outcome is Outcome.COMPLETE]
+    return complete or [r.infra_hash for r in earlier if r.outcome is not Outcome.ROLLED_BACK]
 
 
 def group_to_create(draft: Draft, replaces: Instance | None = None, *, is_loss: bool = False) -> Group | None:
@@ -236,8 +236,8 @@ def group_to_create(draft: Draft, replaces: Instance | None = None, *, is_loss: 
 def _uses_fallback(
     draft: Draft, desired: Group, fallback: Fallback, replaces: Instance | None, *, is_loss: bool
 ) -> bool:
-    group, current, target = fallback.group, draft.current_revision, fallback_revision(draft.record, desired)
-    if current is None or target is None or (group is not None and group.infra_hash != target.infra_hash):
+    group, current, targets = fallback.group, draft.current_revision, fallback_revisions(draft.record, desired)
+    if current is None or not targets or (group is not None and group.infra_hash not in targets):
         return False
     if is_loss and _has_capacity_instead(draft, desired, fallback):
         return True
@@ -277,8 +277,8 @@ def group_of(draft: Draft, instance: Instance) -> Group | None:
 def is_fallback(record: GroupRecord | None, desired: Group | None, instance: Instance) -> bool:
     """Whether it was made, or may be made, from the revision that new instances have instead of the current one. After the
     rollout began that is on purpose, also when the current one has capacity again: nothing is made and dropped in turn."""
-    current, target = record.current if record is not None else None, fallback_revision(record, desired)
-    if current is None or target is None or desired is None or target.infra_hash != instance.infra_hash:
+    current = record.current if record is not None else None
+    if current is None or desired is None or instance.infra_hash not in fallback_revisions(record, desired):
         return False
     return needs_fallback(record, desired) or (
         current.infra_hash == desired.infra_hash and instance.created >= _begun(current)

@@ -231,6 +231,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "an old instance that dies while a rollout is paused comes back as another canary",
     ),
     Mutant(
+        "lost-revision-ends-the-fallback",
+        "nstance.core.rollout",
+        "    return complete or [r.infra_hash for r in earlier if r.outcome is not Outcome.ROLLED_BACK]\n",
+        "    return (complete or [r.infra_hash for r in earlier if r.outcome is not Outcome.ROLLED_BACK])[:1]\n",
+        "lost instances are made from an unproven revision because the one before it was never stored",
+        tests=FALLBACK,
+    ),
+    Mutant(
         "serving-instance-leaves-first",
         "nstance.core.rotation",
         "    return agent.serving, inf if",

@@ -204,6 +204,16 @@ def test_which_revision_it_is(before: tuple[Revision, ...], expected: str) -> No
     assert made(decided([member("n"), old("a")], HALTED, before=before)) == [expected]
 
 
+def test_an_earlier_one_where_that_one_is_lost() -> None:
+    """It was superseded before it was stored. All lost instances were made from the new revision (seed 3300003361)."""
+    never_complete = replace(BEFORE, outcome=Outcome.SUPERSEDED)
+    before = (never_complete, replace(never_complete, infra_hash="lost"))
+    follows = decided([member("n"), old("a")], PAUSED, before=before)
+    assert made(follows) == ["old"]
+    again = decided([member("n"), old("a"), *follows.made], PAUSED, before=before, trend=Trend(failures=1))
+    assert again.decision.changes == ()
+
+
 def test_a_full_subnet_of_the_old_revision() -> None:
     pending = old("p", State.PENDING, subnet="s1")
     group = desired(3, subnets=("new-subnet",))
