@@ -527,3 +527,18 @@ def test_an_instance_that_serves_with_earlier_files_stays_rather_than_one_that_f
             assert w.auditor.records[oldest].counts
             assert w.now < 60.0
         check_settles(w)
+
+
+def test_for_the_auditor_an_expired_canary_and_its_replacement_are_one_canary() -> None:
+    """They share a place (seed 4200000013)."""
+    group = DesiredGroup(size=2, drain=0.0, canary=1)
+    desired = DesiredGroups(groups={"web": group}, forced_age=30.0)
+    with world(1, Setup(operator=False, desired_groups=desired)) as w:
+        wait_for_rest(w)
+        changed = dataclasses.replace(group, generation=1)
+        w.do(w.configure, dataclasses.replace(desired, groups={"web": changed}))
+        w.advance(60.0)
+        current = w.auditor.rollouts.groups[group_key("web")].revisions[-1].infra_hash
+        canaries = [r for r in w.auditor.records.values() if r.infra_hash == current]
+        assert (len(canaries), sum(r.counts for r in canaries)) == (2, 1)
+        check_settles(w)

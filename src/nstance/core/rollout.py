@@ -51,6 +51,8 @@ def update_rollout(draft: Draft) -> None:
         _halt(draft, blocked, f"no instance can be created: {draft.view.blocked}")
     elif current.outcome is Outcome.ROLLING:
         _pause_after_canaries(draft, desired, current)
+    elif _count_current(draft, desired) < min(desired.canary, desired.size):
+        _replace_canaries(draft, desired, current)
     else:
         _end_pause(draft, desired, current)
 
@@ -159,9 +161,12 @@ def remaining_canaries(draft: Draft) -> int | None:
         return None
     if current.outcome not in OPEN:
         return None
-    capacity = draft.capacity()
-    updated = sum(not drifted(m, desired) for m in capacity)
-    return max(0, desired.canary - updated) if updated < len(capacity) else None
+    updated = _count_current(draft, desired)
+    return max(0, desired.canary - updated) if updated < len(draft.capacity()) else None
+
+
+def _count_current(draft: Draft, desired: Group) -> int:
+    return sum(not drifted(m, desired) for m in draft.capacity())
 
 
 def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> None:
@@ -178,9 +183,19 @@ def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> No
     _end_pause(draft, desired, _put_revision(draft, paused))
 
 
+def _replace_canaries(draft: Draft, desired: Group, current: Revision) -> None:
+    """A canary is gone, and people look at canaries during a pause: the rollout goes on until it has another one. If only the
+    earlier revision has capacity, the lost one was replaced by an instance of that, which is rotated later."""
+    left = f"{_count_current(draft, desired)} of {count(desired.canary, 'instance')} left"
+    draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} goes on until it can pause again: {left}")
+    _put_revision(draft, replace(current, outcome=Outcome.ROLLING, paused_at=None, message=""))
+
+
 def _end_pause(draft: Draft, desired: Group, current: Revision) -> None:
     if desired.pause_after_canary is None or current.paused_at is None:
         return
+    if desired.canary and not _count_current(draft, desired):
+        return  # the group has been scaled to zero
     if draft.is_due(current.paused_at + desired.pause_after_canary) and _are_canaries_ready(draft, desired):
         draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} continues after its pause")
         _put_revision(draft, replace(current, outcome=Outcome.ROLLING, resumed_at=draft.now, message=""))

@@ -239,6 +239,22 @@ ROLLOUTS: tuple[Mutant, ...] = (
         tests=FALLBACK,
     ),
     Mutant(
+        "pause-without-canaries",
+        "nstance.core.rollout",
+        "    elif _count_current(draft, desired) < min(desired.canary, desired.size):\n",
+        "    elif False:\n",
+        "a pause ends although its canary was lost and replaced by an instance of the earlier revision",
+        tests=ROLLOUT,
+    ),
+    Mutant(
+        "pause-ends-at-size-zero",
+        "nstance.core.rollout",
+        "    if desired.canary and not _count_current(draft, desired):\n",
+        "    if False:\n",
+        "a group that was scaled to zero during a pause comes back without canaries",
+        tests=ROLLOUT,
+    ),
+    Mutant(
         "serving-instance-leaves-first",
         "nstance.core.rotation",
         "    return agent.serving, inf if",

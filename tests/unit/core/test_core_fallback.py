@@ -230,10 +230,13 @@ def test_a_full_subnet_of_the_old_revision() -> None:
 @pytest.mark.parametrize("current", [PAUSED, HALTED])
 def test_forced_expiry_does_not_wait_for_a_held_rollout(current: Revision) -> None:
     """It would not end by itself. Everything else that waits for the limits waits for it, too."""
-    members = [old(letter, created=NOW - 500.0) for letter in "abc"]
-    follows = decided(members, current, policy=Policy(eligible_age=300.0, forced_age=400.0))
-    assert [(m.replaces, m.infra_hash) for m in follows.made] == [(name("a"), "h" if current is PAUSED else "old")]
-    assert not decided(members, current, policy=Policy(eligible_age=300.0)).made
+    members = [old(letter, created=NOW - 500.0) for letter in "ab"]
+    for expired, revision in ((members, "old"), ([], "h" if current is PAUSED else "old")):
+        canary = member("n", created=NOW - (50.0 if expired else 500.0))
+        there = [canary, *(expired or [old("a"), old("b")])]
+        follows = decided(there, current, policy=Policy(eligible_age=300.0, forced_age=400.0))
+        assert [(m.replaces, m.infra_hash) for m in follows.made] == [(name("a" if expired else "n"), revision)]
+        assert not decided(there, current, policy=Policy(eligible_age=300.0)).made
 
 
 # ---- the new revision has no capacity

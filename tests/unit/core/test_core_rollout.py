@@ -229,6 +229,39 @@ def test_a_pause(events: list[ev.Event], pause: float | None, observed: dict[str
     assert outcome(follows) is (Outcome.ROLLING if made else Outcome.PAUSED)
 
 
+@pytest.mark.parametrize("pause", [None, 60.0, 1000.0])
+def test_a_pause_has_its_canaries(pause: float | None) -> None:
+    """The pause ended, and all were replaced, although the canary was lost and nobody had looked at another one."""
+    group = desired(3, pause_after_canary=pause, **CANARY)
+    paused = rolling(**PAUSED)
+    # An instance of the earlier revision has taken its place.
+    lost = after(THREE, ev.TimerFired(), group=group, record=paused)
+    assert (outcome(lost), [m.infra_hash for m in lost.made]) == (Outcome.ROLLING, ["h"])
+    assert any("goes on until it can pause again: 0 of 1 instance left" in r.message for r in lost.decision.reasons)
+    # Its place is empty.
+    empty = after(THREE[1:], ev.TimerFired(), group=group, record=paused)
+    assert (outcome(empty), [m.infra_hash for m in empty.made]) == (Outcome.ROLLING, ["h"])
+    # The next one is ready: a pause of its own.
+    again = after([*THREE[1:], member("n")], ev.TimerFired(), group=group, record=lost.record)
+    assert (outcome(again), again.made) == (Outcome.PAUSED, [])
+    current = again.record.current if again.record is not None else None
+    assert current is not None
+    assert current.paused_at == NOW
+    # More are configured.
+    more = after([*THREE[1:], member("n")], ev.TimerFired(), group=replace(group, canary=2), record=paused)
+    assert (outcome(more), len(more.made)) == (Outcome.ROLLING, 1)
+
+
+def test_a_pause_does_not_end_in_a_group_of_size_zero() -> None:
+    group = desired(0, pause_after_canary=60.0, **CANARY)
+    follows = after([], ev.TimerFired(), group=group, record=rolling(**PAUSED))
+    assert outcome(follows) is Outcome.PAUSED
+    grown = after([], ev.TimerFired(), group=replace(group, size=3), record=rolling(**PAUSED))
+    assert outcome(grown) is Outcome.ROLLING
+    none = after([], ev.TimerFired(), group=replace(group, canary=0), record=rolling(**PAUSED))
+    assert outcome(none) is Outcome.ROLLING
+
+
 def test_expiry_waits_while_a_rollout_is_held() -> None:
     """Its replacement would be of the new revision."""
     aged = Policy(eligible_age=50.0)
