@@ -9,8 +9,10 @@ from nstance.config import storage_keys
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
+from nstance.model.offer import Offer
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
+from nstance.providers.memory_offers import ANY
 from nstance.sim.audit.departures import Truth
 from nstance.sim.audit.quiescence import find_unrest
 from nstance.sim.desired_groups import DEAD_AFTER, SHARD, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
@@ -541,4 +543,17 @@ def test_for_the_auditor_an_expired_canary_and_its_replacement_are_one_canary() 
         current = w.auditor.rollouts.groups[group_key("web")].revisions[-1].infra_hash
         canaries = [r for r in w.auditor.records.values() if r.infra_hash == current]
         assert (len(canaries), sum(r.counts for r in canaries)) == (2, 1)
+        check_settles(w)
+
+
+def test_for_the_auditor_an_instance_has_the_offers_of_its_own_revision() -> None:
+    """The revision before had another type, which was never refused (seed 4200000087 with rollouts that change types)."""
+    group = DesiredGroup(size=1, drain=0.0, instance_types=("small",), markets=("spot",))
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        w.provider_faults.exhausted[Offer(ANY, "large", ANY)] = w.now + 10.0
+        changed = dataclasses.replace(group, generation=1, instance_types=("large",))
+        w.do(w.configure, DesiredGroups(groups={"web": changed}))
+        w.advance(15.0)
+        assert w.counts["refused instance-type"]
         check_settles(w)
