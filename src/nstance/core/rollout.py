@@ -284,9 +284,11 @@ def _begun(revision: Revision) -> float:
 
 
 def group_of(draft: Draft, instance: Instance) -> Group | None:
-    """The group as the revision of an instance that is being created."""
+    """The group as the revision of an instance that is being created. None: nothing is made from that any more."""
     fallback = draft.view.fallback.group if draft.view.fallback is not None else None
-    return fallback if fallback is not None and fallback.infra_hash == instance.infra_hash else draft.desired
+    if fallback is not None and fallback.infra_hash == instance.infra_hash:
+        return fallback
+    return draft.desired if instance.on_demand or not drifted(instance, draft.desired) else None
 
 
 def is_fallback(record: GroupRecord | None, desired: Group | None, instance: Instance) -> bool:

@@ -102,7 +102,7 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "canary-does-not-pause",
         "nstance.core.rollout",
-        "    return max(0, desired.canary - updated) if updated < len(capacity) else None\n",
+        "    return max(0, desired.canary - updated) if updated < len(draft.capacity()) else None\n",
         "    return None\n",
         "all instances are replaced although only one was to be tried",
     ),
@@ -236,6 +236,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
         "    return complete or [r.infra_hash for r in earlier if r.outcome is not Outcome.ROLLED_BACK]\n",
         "    return (complete or [r.infra_hash for r in earlier if r.outcome is not Outcome.ROLLED_BACK])[:1]\n",
         "lost instances are made from an unproven revision because the one before it was never stored",
+        tests=FALLBACK,
+    ),
+    Mutant(
+        "offers-of-another-revision",
+        "nstance.core.rollout",
+        "    return draft.desired if instance.on_demand or not drifted(instance, draft.desired) else None\n",
+        "    return draft.desired\n",
+        "an intent of a superseded revision moves to a type of the current one, with its own arguments",
         tests=FALLBACK,
     ),
     Mutant(

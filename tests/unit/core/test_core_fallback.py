@@ -227,6 +227,25 @@ def test_a_full_subnet_of_the_old_revision() -> None:
     assert follows["p"].subnet == "s2"
 
 
+@pytest.mark.parametrize(("infra_hash", "subnet"), [("h", "new-subnet"), ("old", "old-subnet"), ("superseded", None)])
+def test_an_instance_moves_only_to_offers_of_its_own_revision(infra_hash: str, subnet: str | None) -> None:
+    """It got the offers of the current one, and its own arguments (seed 4200002025)."""
+    pending = member("p", State.PENDING, infra_hash=infra_hash, instance_type="huge", subnet="s1")
+    full = ev.VmCreateFailed(pending.id, ev.Failure.NO_CAPACITY, "full")
+    group = desired(3, canary=1, instance_types=("large",), subnets=("new-subnet",))
+    observed = {"p": observation(last_seen=NOW, own_intent=True, creating=True)}
+    view: dict[str, Any] = {"record": record(BEFORE, PAUSED), "fallback": OLD}
+    follows = after([member("n"), old("a"), pending], full, group=group, observed=observed, **view)
+    if subnet is not None:
+        assert (follows["p"].state, follows["p"].subnet, follows.made) == (State.PENDING, subnet, [])
+    else:
+        assert (follows["p"].state, follows["p"].cause) == (State.DELETING, Cause.SUPERSEDED)
+        assert [(m.infra_hash, m.subnet) for m in follows.made] == [("old", "old-subnet")]
+    # Nobody else asks for an on-demand instance again.
+    requested = after([replace(pending, on_demand=True)], full, group=group, observed=observed, **view)
+    assert requested["p"].state is State.PENDING
+
+
 @pytest.mark.parametrize("current", [PAUSED, HALTED])
 def test_forced_expiry_does_not_wait_for_a_held_rollout(current: Revision) -> None:
     """It would not end by itself. Everything else that waits for the limits waits for it, too."""
