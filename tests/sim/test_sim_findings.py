@@ -10,6 +10,7 @@ from nstance.model import events as ev
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
 from nstance.model.offer import Offer
+from nstance.model.rollout import Outcome as RolloutOutcome
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.providers.memory_offers import ANY
@@ -556,4 +557,28 @@ def test_for_the_auditor_an_instance_has_the_offers_of_its_own_revision() -> Non
         w.do(w.configure, DesiredGroups(groups={"web": changed}))
         w.advance(15.0)
         assert w.counts["refused instance-type"]
+        check_settles(w)
+
+
+def test_a_pause_waits_for_a_canary_that_had_no_capacity() -> None:
+    """The lost canary was replaced by an instance of the earlier revision, and the pause ended without one."""
+    group = DesiredGroup(size=3, drain=0.0, canary=1, pause="20s", instance_types=("small",), markets=("spot",))
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        records, key = w.auditor.rollouts.groups, group_key("web")
+        changed = dataclasses.replace(group, generation=1, instance_types=("large",))
+        w.do(w.configure, DesiredGroups(groups={"web": changed}))
+        while records[key].revisions[-1].outcome is not RolloutOutcome.PAUSED:
+            w.advance(0.5)
+            assert w.now < 60.0
+        w.provider_faults.exhausted[Offer(ANY, "large", ANY)] = w.now + 40.0
+        [canary] = [r.id for r in w.auditor.records.values() if r.counts and r.instance_type == "large"]
+        w.do(w.cloud.destroy, canary)
+        w.advance(35.0)
+        assert [r.instance_type for r in w.auditor.records.values() if r.counts] == ["small"] * 3
+        assert records[key].revisions[-1].resumed_at is None
+        while records[key].revisions[-1].outcome is not RolloutOutcome.PAUSED:
+            w.advance(0.5)
+            assert w.now < 180.0
+            assert records[key].revisions[-1].resumed_at is None
         check_settles(w)
