@@ -9,8 +9,11 @@ from nstance.config import storage_keys
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
+from nstance.model.offer import Offer
+from nstance.model.rollout import Outcome as RolloutOutcome
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
+from nstance.providers.memory_offers import ANY
 from nstance.sim.audit.departures import Truth
 from nstance.sim.audit.desired_history import COMMIT_SECONDS
 from nstance.sim.audit.quiescence import find_unrest
@@ -540,3 +543,99 @@ def test_a_vm_is_not_adopted_into_the_place_of_one_that_drains() -> None:
         assert not w.violations, w.violations[0]
         check_settles(w)
         assert w.counts["adopted"]
+
+
+def test_losses_of_a_rollout_are_made_from_a_revision_that_is_stored() -> None:
+    """No revision was ever complete, and the one before was lost with the leader that had not stored it. The lost instances
+    were made from the new one, beyond its canaries (seed 3300003361)."""
+    group = DesiredGroup(size=3, drain=0.0, canary=1)
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        w.begin()
+        records = w.auditor.rollouts.groups
+        for generation in range(3):
+            scale(w, generation=generation)
+            while len(records[group_key("web")].revisions if records else ()) <= generation:
+                w.advance(0.05)
+                assert w.now < 20.0
+        lost = records[group_key("web")].revisions[1].infra_hash
+        name = storage_keys.revision(SHARD, group_key("web"), infra_hash=lost, runtime_hash="any")
+        for key in [key for key in w.storage.contents() if key.startswith(name.removesuffix("any.json"))]:
+            w.storage.tamper(key, None)
+        w.do(w.kill, w.leader(), 60.0)
+        for _ in range(20):
+            w.advance(1.0)
+            for record in [r for r in w.auditor.records.values() if r.counts and r.infra_hash != lost]:
+                w.do(w.cloud.destroy, record.id)
+        assert w.counts["made from an earlier revision while a rollout was held"]
+        check_settles(w)
+
+
+def test_an_instance_that_serves_with_earlier_files_stays_rather_than_one_that_fails() -> None:
+    """The older one left by forced expiry, and the other one did not become ready (seed 3300000875)."""
+    group = DesiredGroup(size=2, drain=0.0, max_surge=0, max_unavailable=1)
+    desired = DesiredGroups(groups={"web": group}, forced_age=20.0)
+    with world(1, Setup(operator=False, desired_groups=desired)) as w:
+        wait_for_rest(w)
+        oldest, other = sorted(w.auditor.records)
+        w.secrets._values.clear()
+        w.do(w.configure, dataclasses.replace(desired, groups={"web": dataclasses.replace(group, files=1)}))
+        w.advance(4.0)
+        [failing] = w.agents_of(other)
+        w.do(failing.fail_checks, True)
+        while w.auditor.records[other].counts:
+            w.advance(0.1)
+            assert w.auditor.records[oldest].counts
+            assert w.now < 60.0
+        check_settles(w)
+
+
+def test_for_the_auditor_an_expired_canary_and_its_replacement_are_one_canary() -> None:
+    """They share a place (seed 4200000013)."""
+    group = DesiredGroup(size=2, drain=0.0, canary=1)
+    desired = DesiredGroups(groups={"web": group}, forced_age=30.0)
+    with world(1, Setup(operator=False, desired_groups=desired)) as w:
+        wait_for_rest(w)
+        changed = dataclasses.replace(group, generation=1)
+        w.do(w.configure, dataclasses.replace(desired, groups={"web": changed}))
+        w.advance(60.0)
+        current = w.auditor.rollouts.groups[group_key("web")].revisions[-1].infra_hash
+        canaries = [r for r in w.auditor.records.values() if r.infra_hash == current]
+        assert (len(canaries), sum(r.counts for r in canaries)) == (2, 1)
+        check_settles(w)
+
+
+def test_for_the_auditor_an_instance_has_the_offers_of_its_own_revision() -> None:
+    """The revision before had another type, which was never refused (seed 4200000087 with rollouts that change types)."""
+    group = DesiredGroup(size=1, drain=0.0, instance_types=("small",), markets=("spot",))
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        w.provider_faults.exhausted[Offer(ANY, "large", ANY)] = w.now + 10.0
+        changed = dataclasses.replace(group, generation=1, instance_types=("large",))
+        w.do(w.configure, DesiredGroups(groups={"web": changed}))
+        w.advance(15.0)
+        assert w.counts["refused instance-type"]
+        check_settles(w)
+
+
+def test_a_pause_waits_for_a_canary_that_had_no_capacity() -> None:
+    """The lost canary was replaced by an instance of the earlier revision, and the pause ended without one."""
+    group = DesiredGroup(size=3, drain=0.0, canary=1, pause="20s", instance_types=("small",), markets=("spot",))
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        records, key = w.auditor.rollouts.groups, group_key("web")
+        changed = dataclasses.replace(group, generation=1, instance_types=("large",))
+        w.do(w.configure, DesiredGroups(groups={"web": changed}))
+        while records[key].revisions[-1].outcome is not RolloutOutcome.PAUSED:
+            w.advance(0.5)
+            assert w.now < 60.0
+        w.provider_faults.exhausted[Offer(ANY, "large", ANY)] = w.now + 40.0
+        [canary] = [r.id for r in w.auditor.records.values() if r.counts and r.instance_type == "large"]
+        w.do(w.cloud.destroy, canary)
+        w.advance(35.0)
+        assert [r.instance_type for r in w.auditor.records.values() if r.counts] == ["small"] * 3
+        assert records[key].revisions[-1].resumed_at is None
+        while records[key].revisions[-1].outcome is not RolloutOutcome.PAUSED:
+            w.advance(0.5)
+            assert w.now < 180.0
+            assert records[key].revisions[-1].resumed_at is None
+        check_settles(w)

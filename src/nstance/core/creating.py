@@ -226,6 +226,10 @@ def _fall_back(draft: Draft, instance: Instance, message: str) -> None:
         leaving.delete_instance(draft, instance, Cause.SUPERSEDED, why)
         return
     group = rollout.group_of(draft, instance)
+    if group is None and draft.desired is not None:
+        why = f"no capacity in {here}, and the configuration has changed: {message}"
+        leaving.remove_instance(draft, instance, Cause.SUPERSEDED, why)
+        return
     following = _choose_next(draft, group, instance) if group is not None else None
     if following is None:
         is_voluntary = instance.replaces_for is Cause.PREFERENCE

@@ -162,7 +162,7 @@ def _on_connected(draft: Draft, instance: Instance) -> None:
 
 
 def _disconnected(agent: AgentObservation) -> AgentObservation:
-    return replace(agent, connected=False, ready=False, not_ready="", failing_since=None, blocked="")
+    return replace(agent, connected=False, ready=False, not_ready="", failing_since=None, blocked="", serving=False)
 
 
 def _on_readiness(draft: Draft, instance: Instance, event: ev.ReadinessReported) -> None:
@@ -176,6 +176,7 @@ def _on_readiness(draft: Draft, instance: Instance, event: ev.ReadinessReported)
         unready_since=None if event.ready else draft.now if agent.unready_since is None else agent.unready_since,
         failing_since=failing_since if event.failing else None,
         blocked=event.blocked,
+        serving=event.serving,
         unblocked_at=draft.now if agent.blocked and not event.blocked else agent.unblocked_at,
     )
     draft.observe(instance.id, agent=agent)

@@ -35,6 +35,7 @@ def assess(
 ) -> ReadinessReported:
     """`checks`: the names in its template; `results`: what the agent reported of them."""
     names = sorted(checks)
+    is_passing = all(results.get(name) for name in names)
     return ReadinessReported(
         id,
         files=bool(files.desired_hash) and files.installed_hash == files.desired_hash,
@@ -42,6 +43,7 @@ def assess(
         pending=tuple(name for name in names if name not in results),
         blocked=files.blocked,
         problem=files.problem,
+        serving=bool(files.blocked and files.installed_hash) and is_passing,
     )
 
 

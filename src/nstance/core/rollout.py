@@ -51,6 +51,8 @@ def update_rollout(draft: Draft) -> None:
         _halt(draft, blocked, f"no instance can be created: {draft.view.blocked}")
     elif current.outcome is Outcome.ROLLING:
         _pause_after_canaries(draft, desired, current)
+    elif _count_current(draft, desired) < min(desired.canary, desired.size):
+        _replace_canaries(draft, desired, current)
     else:
         _end_pause(draft, desired, current)
 
@@ -159,9 +161,12 @@ def remaining_canaries(draft: Draft) -> int | None:
         return None
     if current.outcome not in OPEN:
         return None
-    capacity = draft.capacity()
-    updated = sum(not drifted(m, desired) for m in capacity)
-    return max(0, desired.canary - updated) if updated < len(capacity) else None
+    updated = _count_current(draft, desired)
+    return max(0, desired.canary - updated) if updated < len(draft.capacity()) else None
+
+
+def _count_current(draft: Draft, desired: Group) -> int:
+    return sum(not drifted(m, desired) for m in draft.capacity())
 
 
 def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> None:
@@ -178,9 +183,19 @@ def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> No
     _end_pause(draft, desired, _put_revision(draft, paused))
 
 
+def _replace_canaries(draft: Draft, desired: Group, current: Revision) -> None:
+    """A canary is gone, and people look at canaries during a pause: the rollout goes on until it has another one. If only the
+    earlier revision has capacity, the lost one was replaced by an instance of that, which is rotated later."""
+    left = f"{_count_current(draft, desired)} of {count(desired.canary, 'instance')} left"
+    draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} goes on until it can pause again: {left}")
+    _put_revision(draft, replace(current, outcome=Outcome.ROLLING, paused_at=None, message=""))
+
+
 def _end_pause(draft: Draft, desired: Group, current: Revision) -> None:
     if desired.pause_after_canary is None or current.paused_at is None:
         return
+    if desired.canary and not _count_current(draft, desired):
+        return  # the group has been scaled to zero
     if draft.is_due(current.paused_at + desired.pause_after_canary) and _are_canaries_ready(draft, desired):
         draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} continues after its pause")
         _put_revision(draft, replace(current, outcome=Outcome.ROLLING, resumed_at=draft.now, message=""))
@@ -211,17 +226,17 @@ def needs_fallback(record: GroupRecord | None, desired: Group | None) -> bool:
     return is_trial or current.outcome in HELD
 
 
-def fallback_revision(record: GroupRecord | None, desired: Group | None) -> Revision | None:
-    """The revision that such instances have: the last complete one, or if there is none, the one before. It is the same
-    before and after the decision that starts the rollout."""
+def fallback_revisions(record: GroupRecord | None, desired: Group | None) -> list[str]:
+    """The infra hashes that such instances may have, the best first: complete ones, or if there are none, the others. They
+    are the same before and after the decision that starts the rollout. Only the first one that is stored is used."""
     current = record.current if record is not None else None
     if record is None or current is None or desired is None:
-        return None
+        return []
     if current.infra_hash == desired.infra_hash and current.outcome not in OPEN:
-        return None
+        return []
     earlier = [r for r in reversed(record.revisions) if r.infra_hash != desired.infra_hash]
-    complete = (r for r in earlier if r.outcome is Outcome.COMPLETE)
-    return next(complete, None) or next((r for r in earlier if r.outcome is not Outcome.ROLLED_BACK), None)
+    complete = [r.infra_hash for r in earlier if r.outcome is Outcome.COMPLETE]
+    return complete or [r.infra_hash for r in earlier if r.outcome is not Outcome.ROLLED_BACK]
 
 
 def group_to_create(draft: Draft, replaces: Instance | None = None, *, is_loss: bool = False) -> Group | None:
@@ -236,8 +251,8 @@ def group_to_create(draft: Draft, replaces: Instance | None = None, *, is_loss: 
 def _uses_fallback(
     draft: Draft, desired: Group, fallback: Fallback, replaces: Instance | None, *, is_loss: bool
 ) -> bool:
-    group, current, target = fallback.group, draft.current_revision, fallback_revision(draft.record, desired)
-    if current is None or target is None or (group is not None and group.infra_hash != target.infra_hash):
+    group, current, targets = fallback.group, draft.current_revision, fallback_revisions(draft.record, desired)
+    if current is None or not targets or (group is not None and group.infra_hash not in targets):
         return False
     if is_loss and _has_capacity_instead(draft, desired, fallback):
         return True
@@ -269,16 +284,18 @@ def _begun(revision: Revision) -> float:
 
 
 def group_of(draft: Draft, instance: Instance) -> Group | None:
-    """The group as the revision of an instance that is being created."""
+    """The group as the revision of an instance that is being created. None: nothing is made from that any more."""
     fallback = draft.view.fallback.group if draft.view.fallback is not None else None
-    return fallback if fallback is not None and fallback.infra_hash == instance.infra_hash else draft.desired
+    if fallback is not None and fallback.infra_hash == instance.infra_hash:
+        return fallback
+    return draft.desired if instance.on_demand or not drifted(instance, draft.desired) else None
 
 
 def is_fallback(record: GroupRecord | None, desired: Group | None, instance: Instance) -> bool:
     """Whether it was made, or may be made, from the revision that new instances have instead of the current one. After the
     rollout began that is on purpose, also when the current one has capacity again: nothing is made and dropped in turn."""
-    current, target = record.current if record is not None else None, fallback_revision(record, desired)
-    if current is None or target is None or desired is None or target.infra_hash != instance.infra_hash:
+    current = record.current if record is not None else None
+    if current is None or desired is None or instance.infra_hash not in fallback_revisions(record, desired):
         return False
     return needs_fallback(record, desired) or (
         current.infra_hash == desired.infra_hash and instance.created >= _begun(current)

@@ -10,6 +10,7 @@ its forced age waits only for the limits and the order.
 """
 
 from collections.abc import Iterator, Sequence, Set
+from math import inf
 
 from nstance.core import creating, health, leaving, replacing, rollout
 from nstance.core.draft import Draft, drifted
@@ -93,12 +94,18 @@ def _renew_oldest(draft: Draft, desired: Group, surge: int) -> None:
 
 
 def _order_candidates(draft: Draft, causes: Set[Cause]) -> Iterator[tuple[Cause, Instance]]:
-    """The unready ones first."""
+    """The unready ones first, of those the longest unready. One that only waits for files that cannot be rendered comes
+    last of them: it serves with those that it has, and the others may stay unready."""
     if draft.count_unready():
-        yield from _candidates(draft, causes, unready=True)
+        yield from sorted(_candidates(draft, causes, unready=True), key=lambda found: _loss(draft, found[1]))
         yield from _candidates(draft, causes, unready=False)
     else:
         yield from _candidates(draft, causes)
+
+
+def _loss(draft: Draft, unready: Instance) -> tuple[bool, float]:
+    agent = draft.observation(unready.id).agent
+    return agent.serving, inf if agent.unready_since is None else agent.unready_since
 
 
 def _candidates(draft: Draft, causes: Set[Cause], *, unready: bool | None = None) -> Iterator[tuple[Cause, Instance]]:

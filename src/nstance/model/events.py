@@ -172,6 +172,7 @@ class ReadinessReported:
     pending: tuple[str, ...] = ()  # names of checks without a result yet
     blocked: str = ""  # why the file set cannot be rendered; then a replacement would not help
     problem: str = ""  # the agent's own message about its files
+    serving: bool = False  # blocked, and all is well with the set that it has
 
     @property
     def ready(self) -> bool:

@@ -30,6 +30,7 @@ class AgentObservation:
     unready_since: float | None = None  # when it began to report that, on this connection
     failing_since: float | None = None  # when a check began to fail
     blocked: str = ""  # why its file set cannot be rendered
+    serving: bool = False  # blocked, and all is well with the set that it has
     unblocked_at: float = 0.0  # when it could be rendered again: the ready timeout counts from then
 
 

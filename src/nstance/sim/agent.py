@@ -178,7 +178,7 @@ class SimAgent:
             boot_id=f"{self.provider_id}-{self._boot}",
             sequence=self._sequence,
             config_hash=self.installed,
-            received_hash=self.installed if self._has_good_files else "not-ready",
+            received_hash=self.installed if self._has_good_files else "",
             checks_hash=self._checks.hash if self._checks is not None else "",
             checks=self._results(),
         )

@@ -16,7 +16,7 @@ from nstance.core.adopting import FIRST_LISTING_SECONDS
 from nstance.core.decide import decide
 from nstance.core.inventory import Scope, Sightings, compare
 from nstance.core.liveness import is_mass_silence
-from nstance.core.rollout import fallback_revision
+from nstance.core.rollout import fallback_revisions
 from nstance.model import events as ev
 from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Fallback, Rejection, Trend, View
 from nstance.model.events import Failure, NoticeKind, VmState
@@ -172,10 +172,10 @@ class World:
         )
 
     def fallback(self) -> Fallback | None:
-        target = fallback_revision(self.record, self.desired)
+        target = next(iter(fallback_revisions(self.record, self.desired)), None)
         if target is None or self.desired is None or self.revisions_lost:
             return None
-        return Fallback(replace(self.desired, infra_hash=target.infra_hash))
+        return Fallback(replace(self.desired, infra_hash=target))
 
     def happen(self, *events: ev.Event) -> dict[int, Rejection]:
         if not self.leading:

@@ -43,3 +43,20 @@ def test_an_instance_is_ready_when_nothing_is_missing(
     )
     assert readiness.explain(found) == why
     assert found.ready == (not why)
+
+
+@pytest.mark.parametrize(
+    ("installed", "results", "blocked", "serving"),
+    [
+        ("1", {"a": True}, "no secret", True),
+        ("1", {"a": True}, "", False),
+        ("1", {"a": False}, "no secret", False),
+        ("1", {}, "no secret", False),
+        ("", {"a": True}, "no secret", False),  # its on-receive command failed
+    ],
+)
+def test_a_blocked_instance_serves_with_the_files_that_it_has(
+    installed: str, results: dict[str, bool], blocked: str, serving: bool
+) -> None:
+    files = readiness.FileStatus(desired_hash="2", installed_hash=installed, blocked=blocked)
+    assert readiness.assess(ID, files, checks=("a",), results=results).serving is serving

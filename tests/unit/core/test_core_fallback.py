@@ -201,6 +201,16 @@ def test_which_revision_it_is(before: tuple[Revision, ...], expected: str) -> No
     assert made(decided([member("n"), old("a")], HALTED, before=before)) == [expected]
 
 
+def test_an_earlier_one_where_that_one_is_lost() -> None:
+    """It was superseded before it was stored. All lost instances were made from the new revision (seed 3300003361)."""
+    never_complete = replace(BEFORE, outcome=Outcome.SUPERSEDED)
+    before = (never_complete, replace(never_complete, infra_hash="lost"))
+    follows = decided([member("n"), old("a")], PAUSED, before=before)
+    assert made(follows) == ["old"]
+    again = decided([member("n"), old("a"), *follows.made], PAUSED, before=before, trend=Trend(failures=1))
+    assert again.decision.changes == ()
+
+
 def test_a_full_subnet_of_the_old_revision() -> None:
     pending = old("p", State.PENDING, subnet="s1")
     group = desired(3, subnets=("new-subnet",))
@@ -214,13 +224,35 @@ def test_a_full_subnet_of_the_old_revision() -> None:
     assert follows["p"].subnet == "s2"
 
 
+@pytest.mark.parametrize(("infra_hash", "subnet"), [("h", "new-subnet"), ("old", "old-subnet"), ("superseded", None)])
+def test_an_instance_moves_only_to_offers_of_its_own_revision(infra_hash: str, subnet: str | None) -> None:
+    """It got the offers of the current one, and its own arguments (seed 4200002025)."""
+    pending = member("p", State.PENDING, infra_hash=infra_hash, instance_type="huge", subnet="s1")
+    full = ev.VmCreateFailed(pending.id, ev.Failure.NO_CAPACITY, "full")
+    group = desired(3, canary=1, instance_types=("large",), subnets=("new-subnet",))
+    observed = {"p": observation(last_seen=NOW, own_intent=True, creating=True)}
+    view: dict[str, Any] = {"record": record(BEFORE, PAUSED), "fallback": OLD}
+    follows = after([member("n"), old("a"), pending], full, group=group, observed=observed, **view)
+    if subnet is not None:
+        assert (follows["p"].state, follows["p"].subnet, follows.made) == (State.PENDING, subnet, [])
+    else:
+        assert (follows["p"].state, follows["p"].cause) == (State.DELETING, Cause.SUPERSEDED)
+        assert [(m.infra_hash, m.subnet) for m in follows.made] == [("old", "old-subnet")]
+    # Nobody else asks for an on-demand instance again.
+    requested = after([replace(pending, on_demand=True)], full, group=group, observed=observed, **view)
+    assert requested["p"].state is State.PENDING
+
+
 @pytest.mark.parametrize("current", [PAUSED, HALTED])
 def test_forced_expiry_does_not_wait_for_a_held_rollout(current: Revision) -> None:
     """It would not end by itself. Everything else that waits for the limits waits for it, too."""
-    members = [old(letter, created=NOW - 500.0) for letter in "abc"]
-    follows = decided(members, current, policy=Policy(eligible_age=300.0, forced_age=400.0))
-    assert [(m.replaces, m.infra_hash) for m in follows.made] == [(name("a"), "h" if current is PAUSED else "old")]
-    assert not decided(members, current, policy=Policy(eligible_age=300.0)).made
+    members = [old(letter, created=NOW - 500.0) for letter in "ab"]
+    for expired, revision in ((members, "old"), ([], "h" if current is PAUSED else "old")):
+        canary = member("n", created=NOW - (50.0 if expired else 500.0))
+        there = [canary, *(expired or [old("a"), old("b")])]
+        follows = decided(there, current, policy=Policy(eligible_age=300.0, forced_age=400.0))
+        assert [(m.replaces, m.infra_hash) for m in follows.made] == [(name("a" if expired else "n"), revision)]
+        assert not decided(there, current, policy=Policy(eligible_age=300.0)).made
 
 
 # ---- the new revision has no capacity

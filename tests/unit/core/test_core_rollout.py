@@ -111,6 +111,33 @@ def test_without_surge_unready_instances_are_replaced_one_by_one(broken: str, le
     assert again.in_state(State.DRAINING) == left
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "left"),
+    [
+        pytest.param({"unready_since": NOW - 1.0}, {"unready_since": NOW - 2.0}, "b", id="the longest unready one"),
+        pytest.param(
+            {"unready_since": NOW - 2.0, "blocked": "token", "serving": True},
+            {"unready_since": NOW - 1.0},
+            "b",
+            id="not the one that serves with the files that it has",
+        ),
+        pytest.param(
+            {"unready_since": NOW - 2.0, "blocked": "token"},
+            {"unready_since": NOW - 1.0, "blocked": "token", "serving": True},
+            "a",
+            id="both are blocked, and one of them fails",
+        ),
+    ],
+)
+def test_which_unready_instance_is_removed_first(a: dict[str, Any], b: dict[str, Any], left: str) -> None:
+    """The one that served left, and the other one did not become ready (seed 3300000875)."""
+    group = desired(2, max_surge=0, max_unavailable=1)
+    there = [member(letter, created=NOW - 500.0) for letter in "ab"]
+    observed = {"a": unready(**a), "b": unready(**b)}
+    follows = after(there, ev.TimerFired(), group=group, observed=observed, policy=Policy(forced_age=400.0))
+    assert follows.in_state(State.DRAINING) == left
+
+
 def test_an_involuntary_loss_is_replaced_although_a_place_is_occupied() -> None:
     there = [old("a", State.DRAINING, cause=Cause.DRIFT), old("b"), old("c", State.DELETING, cause=Cause.GONE)]
     follows = after(there, ev.TimerFired(), group=desired(3, max_surge=0, max_unavailable=1), record=rolling())
@@ -200,6 +227,39 @@ def test_a_pause(events: list[ev.Event], pause: float | None, observed: dict[str
     follows = after(members, *events, ev.TimerFired(), group=group, observed=observed, record=rolling(**PAUSED))
     assert len(follows.made) == made
     assert outcome(follows) is (Outcome.ROLLING if made else Outcome.PAUSED)
+
+
+@pytest.mark.parametrize("pause", [None, 60.0, 1000.0])
+def test_a_pause_has_its_canaries(pause: float | None) -> None:
+    """The pause ended, and all were replaced, although the canary was lost and nobody had looked at another one."""
+    group = desired(3, pause_after_canary=pause, **CANARY)
+    paused = rolling(**PAUSED)
+    # An instance of the earlier revision has taken its place.
+    lost = after(THREE, ev.TimerFired(), group=group, record=paused)
+    assert (outcome(lost), [m.infra_hash for m in lost.made]) == (Outcome.ROLLING, ["h"])
+    assert any("goes on until it can pause again: 0 of 1 instance left" in r.message for r in lost.decision.reasons)
+    # Its place is empty.
+    empty = after(THREE[1:], ev.TimerFired(), group=group, record=paused)
+    assert (outcome(empty), [m.infra_hash for m in empty.made]) == (Outcome.ROLLING, ["h"])
+    # The next one is ready: a pause of its own.
+    again = after([*THREE[1:], member("n")], ev.TimerFired(), group=group, record=lost.record)
+    assert (outcome(again), again.made) == (Outcome.PAUSED, [])
+    current = again.record.current if again.record is not None else None
+    assert current is not None
+    assert current.paused_at == NOW
+    # More are configured.
+    more = after([*THREE[1:], member("n")], ev.TimerFired(), group=replace(group, canary=2), record=paused)
+    assert (outcome(more), len(more.made)) == (Outcome.ROLLING, 1)
+
+
+def test_a_pause_does_not_end_in_a_group_of_size_zero() -> None:
+    group = desired(0, pause_after_canary=60.0, **CANARY)
+    follows = after([], ev.TimerFired(), group=group, record=rolling(**PAUSED))
+    assert outcome(follows) is Outcome.PAUSED
+    grown = after([], ev.TimerFired(), group=replace(group, size=3), record=rolling(**PAUSED))
+    assert outcome(grown) is Outcome.ROLLING
+    none = after([], ev.TimerFired(), group=replace(group, canary=0), record=rolling(**PAUSED))
+    assert outcome(none) is Outcome.ROLLING
 
 
 def test_expiry_waits_while_a_rollout_is_held() -> None:

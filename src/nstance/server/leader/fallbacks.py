@@ -28,16 +28,15 @@ class Fallbacks:
     def find(self, key: GroupKey) -> Fallback | None:
         """None: there is no earlier revision, or no VM can be made from it any more."""
         current, record = self.active_config.configuration.groups.get(key), self.records.get(key)
-        target = rollout.fallback_revision(record, current.group if current is not None else None)
-        if current is None or target is None:
+        if current is None:
             return None
-        resolved = self.earlier.resolve(current, target.infra_hash)
-        if resolved is None:
-            name = rollout.short_hash(target.infra_hash)
-            return Fallback(None, f"revision {name} is being read")
-        if resolved is current or not self._can_be_made(current, resolved):
-            return None
-        return Fallback(resolved.group, self.blocked_groups.reason_of(resolved))
+        for infra_hash in rollout.fallback_revisions(record, current.group):
+            resolved = self.earlier.resolve(current, infra_hash)
+            if resolved is None:
+                return Fallback(None, f"revision {rollout.short_hash(infra_hash)} is being read")
+            if resolved is not current and self._can_be_made(current, resolved):
+                return Fallback(resolved.group, self.blocked_groups.reason_of(resolved))
+        return None
 
     def _can_be_made(self, current: Resolved, resolved: Resolved) -> bool:
         """Whether the configuration still has what the revision uses."""

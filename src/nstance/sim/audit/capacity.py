@@ -1,7 +1,7 @@
 """Checks the fallback to other offers when the provider has no capacity.
 
 C1 no create call for an offer that the leader knows to be exhausted; C2 never two VMs for one ID over a fallback; C3 no
-instance fails for lack of capacity while an offer of its group was never refused. What a leader knows is what the cloud
+instance fails for lack of capacity while an offer of its revision was never refused. What a leader knows is what the cloud
 answered to it and its own decision has taken into account; its memory is not looked at.
 """
 
@@ -109,10 +109,10 @@ class CapacityAuditor:
 
     def _check_failed(self, new: Instance, leader: tuple[str, int]) -> None:
         mine = [refusal for refusal in self._refusals if refusal.leader == leader]
+        group = self._world.auditor.desired.of_revision(new.key, new.infra_hash)
         left = [
             offer
-            for group in self._world.auditor.desired.of(new.key)
-            for offer in list_offers(group)
+            for offer in (list_offers(group) if group is not None else ())
             if all(offer) and not any(refusal.covers(offer) for refusal in mine)
         ]
         if left:

@@ -28,3 +28,8 @@ class DesiredHistory:
         self.note()
         oldest = self._world.now - COMMIT_SECONDS
         return [group for at, group in self._seen.get(key, {}).values() if at >= oldest]
+
+    def of_revision(self, key: GroupKey, infra_hash: str) -> Group | None:
+        """The group as it was configured when an instance of that revision was created, at any time before."""
+        self.note()
+        return next((group for (_, seen), (_, group) in self._seen.get(key, {}).items() if seen == infra_hash), None)

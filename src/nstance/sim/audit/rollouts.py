@@ -2,11 +2,11 @@
 
 R1 no more VMs than the size and `max_surge` allow, not counting involuntary work; R2 rotation and expiry never leave fewer
 ready instances than `max_unavailable` allows, and an instance leaves only for a replacement that is ready; R3 a halted or
-paused rollout does not continue, and rotation and expiry keep the order and the canaries; R4 a rollback leads to the last
-complete revision; R5 only ready VMs are registered with a load balancer; R6 an instance receives only files and checks of
-its own revision, if that is stored; R7 while a rollout is held, instances are made from an earlier revision that is
-stored, apart from canaries; R8 a rollout with too many failures does not go on where an earlier revision was complete. An
-instance counts as ready if its agent has reported so to the leader that decided.
+paused rollout does not continue, a paused one has its canaries, and rotation and expiry keep the order and the canaries; R4
+a rollback leads to the last complete revision; R5 only ready VMs are registered with a load balancer; R6 an instance
+receives only files and checks of its own revision, if that is stored; R7 while a rollout is held, instances are made from
+an earlier revision that is stored, apart from canaries; R8 a rollout with too many failures does not go on where an earlier
+revision was complete. An instance counts as ready if its agent has reported so to the leader that decided.
 """
 
 from collections.abc import Iterable, Mapping
@@ -84,7 +84,7 @@ class RolloutAuditor:
             desired = view.desired
             if desired is None:
                 continue
-            self._check_halted(desired)
+            self._check_record(after, desired)
             mine = [i for i in changed if i.key == key]
             created = [i for i in mine if i.id not in before and i.state is State.PENDING]  # not adopted ones
             leaving = [i for i in mine if i.state in LEAVING and i.cause in LIMITED and _counts(before, i.id)]
@@ -146,14 +146,20 @@ class RolloutAuditor:
         if before.outcome is Outcome.PAUSED and now.outcome is Outcome.PAUSED and begun:
             self._report("R3", f"the paused rollout of {key} continued: {[i.id for i in begun]}")
 
-    def _check_halted(self, desired: Group) -> None:
-        """R8"""
+    def _check_record(self, after: Records, desired: Group) -> None:
+        """R3 of canaries, R8"""
         record = self.groups.get(desired.key)
         now = _current(record)
-        if record is None or now is None or record.last_complete() is None:
+        if record is None or now is None:
             return
         is_held = record.dynamic and desired.static and not desired.overridden  # its entry in groups.jsonc is missing
         if desired.paused or is_held:
+            return
+        if now.outcome is Outcome.PAUSED and now.infra_hash == desired.infra_hash:
+            canaries = sum(i.infra_hash in ("", now.infra_hash) for i in _capacity(after, desired.key))
+            if canaries < min(desired.canary, desired.size):
+                self._report("R3", f"{desired.key} is paused with {canaries} of {desired.canary} canaries")
+        if record.last_complete() is None:
             return
         if now.outcome is Outcome.ROLLING and now.failures >= desired.max_failures:
             self._report("R8", f"the rollout of {desired.key} goes on after {now.failures} failures")
@@ -175,11 +181,10 @@ class RolloutAuditor:
             and r.outcome is not Outcome.ROLLED_BACK
             and self._is_stored(desired.key, r.infra_hash)
         ]
-        updated = [i for i in after.values() if i.key == desired.key and i.counts and i.infra_hash == now.infra_hash]
-        places = len(updated) - len({i.replaces for i in updated} & _ids(updated))
+        updated = [i for i in _capacity(after, desired.key) if i.infra_hash == now.infra_hash]
         has_failed = before.outcome is Outcome.HALTED and before.failures > 0
         unproven = [i.id for i in created if i.infra_hash == now.infra_hash]
-        if earlier and unproven and (has_failed or places > desired.canary):
+        if earlier and unproven and (has_failed or _count_places(updated) > desired.canary):
             self._report("R7", f"{unproven[0]} is made from a revision whose rollout is {before.outcome.value}")
         if len(unproven) < len(created):
             self._world.count("made from an earlier revision while a rollout was held")
@@ -207,10 +212,9 @@ class RolloutAuditor:
         pauses = desired.canary > 0 and now is not None and now.resumed_at is None
         # Where all are of this revision, a step only leads to a better offer.
         outdated = any(i.state in CAPACITY and i.infra_hash != desired.infra_hash for i in members)
-        if pauses and outdated and len(current) > desired.canary and steps & _ids(current):
-            self._report(
-                "R3", f"{desired.key} has {len(current)} instances of a revision with {desired.canary} canaries"
-            )
+        places = _count_places(current)
+        if pauses and outdated and places > desired.canary and steps & _ids(current):
+            self._report("R3", f"{desired.key} has {places} instances of a revision with {desired.canary} canaries")
 
     def _check_rollback(self, was: GroupRecord | None, now: GroupRecord) -> None:
         """R4"""
@@ -264,6 +268,15 @@ def _current(record: GroupRecord | None) -> Revision | None:
 
 def _ids(instances: Iterable[Instance]) -> set[InstanceId]:
     return {i.id for i in instances}
+
+
+def _capacity(records: Records, key: GroupKey) -> list[Instance]:
+    return [i for i in records.values() if i.key == key and i.counts]
+
+
+def _count_places(instances: list[Instance]) -> int:
+    """A canary that expires and the canary that replaces it share a place."""
+    return len(instances) - len({i.replaces for i in instances} & _ids(instances))
 
 
 def _counts(records: Records, id: InstanceId) -> bool:

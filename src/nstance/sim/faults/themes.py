@@ -21,6 +21,7 @@ FAULTS: Mapping[str, int] = {
     "throttle": 4, "brown_provider": 4, "lose_capacity": 3, "lie_in_listing": 3, "scale": 8, "change_template": 4,
     "spoil_template": 4, "change_files": 3, "change_limits": 2, "roll_back": 4, "resume_rollout": 3, "fail_checks": 4,
     "lose_secret": 3, "break_config": 2, "pester": 4, "reject_peers": 3, "slow_storage": 2, "exhaust_offers": 8,
+    "change_offers": 4,
 }
 # fmt: on
 
@@ -55,9 +56,10 @@ _AGENTS = (
 )
 # fmt: on
 _CLOUD = ("destroy_vm", "stop_vm", "strip_tags", "throttle", "brown_provider", "lose_capacity", "lie_in_listing")
+OFFER_FAULTS = ("exhaust_offers", "change_offers")  # drawn by `_draw_offers`
 _PEOPLE = ("scale", "change_template", "break_config", "pester")
 THEMES: Mapping[str, Theme] = {
-    "everything": Theme(tuple(name for name in FAULTS if name != "exhaust_offers")),  # that one: `_draw_offers`
+    "everything": Theme(tuple(name for name in FAULTS if name not in OFFER_FAULTS)),
     # A new leader, which knows only the records, meets answers that lag.
     "lagging answers": Theme(
         ("resign", "strip_tags", "lie_in_listing", "throttle", "destroy_vm", "scale", "pester"),
@@ -128,9 +130,10 @@ def _draw_offers(r: random.Random, setup: Setup) -> Setup:
         for name, group in setup.desired_groups.groups.items()
     }
     desired = replace(setup.desired_groups, groups=groups, capacity_retry=r.choice((2.0, 8.0)))
-    aim = Aim(r.choice(MOMENTS), ("exhaust_offers",))
-    faults = (*setup.faults, "exhaust_offers")
-    return replace(setup, desired_groups=desired, faults=faults, aims=(*setup.aims, aim))
+    aims = Aim(r.choice(MOMENTS), ("exhaust_offers",)), Aim(r.choice(MOMENTS), ("change_offers", "exhaust_offers"))
+    number = r.choice((1, 2))  # of faults and aims: half of these seeds keep their instance types
+    faults = (*setup.faults, *OFFER_FAULTS[:number])
+    return replace(setup, desired_groups=desired, faults=faults, aims=(*setup.aims, *aims[:number]))
 
 
 def _draw(seed: int, servers: int | None) -> Setup:

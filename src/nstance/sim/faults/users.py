@@ -41,6 +41,12 @@ class UserFaults(FaultGroup):
     def change_template(self) -> None:
         self._change(generation=self.r.randrange(4))
 
+    def change_offers(self) -> None:
+        """A revision with other instance types and markets, of which some may have no capacity."""
+        types = self.r.choice((("small",), ("large",), ("small", "large"), ("large", "small")))
+        markets = self.r.choice((("spot", "on-demand"), ("on-demand",), ("spot",), ()))
+        self._change(generation=self.r.randrange(4), instance_types=types, markets=markets)
+
     def spoil_template(self) -> None:
         """A revision whose instances never become ready."""
         generation = 100 + len(self.world.bad_generations)
