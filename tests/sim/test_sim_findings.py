@@ -7,6 +7,7 @@ import pytest
 
 from nstance.config import storage_keys
 from nstance.model import events as ev
+from nstance.model.group import Preference
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
 from nstance.model.offer import Offer
@@ -639,3 +640,16 @@ def test_a_pause_waits_for_a_canary_that_had_no_capacity() -> None:
             assert w.now < 180.0
             assert records[key].revisions[-1].resumed_at is None
         check_settles(w)
+
+
+def test_the_auditor_knows_what_each_server_desires() -> None:
+    """What a standby had read before took the place of what the leader insists on since (seed 5100000544)."""
+    group = DesiredGroup(size=1, drain=0.0, instance_types=("small", "large"))
+    with world(1, Setup(operator=False, desired_groups=DesiredGroups(groups={"web": group}))) as w:
+        wait_for_rest(w)
+        strict = dataclasses.replace(group, prefer="strict")
+        w.do(w.configure, DesiredGroups(groups={"web": strict}))
+        w.advance(5.0)
+        found = w.auditor.desired.of(group_key("web"))
+        assert {each.prefer for each in found} == {Preference.LOOSE, Preference.STRICT}
+        assert {each.size for each in found} == {1}

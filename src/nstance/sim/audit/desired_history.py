@@ -14,7 +14,9 @@ COMMIT_SECONDS = 30.0  # within which a decision is stored
 class DesiredHistory:
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._seen: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
+        self._seen: dict[
+            GroupKey, dict[int, tuple[float, Group]]
+        ] = {}  # by the ID of the object, which stays alive here
 
     def note(self) -> None:
         """Remembers each server's active configuration."""
@@ -22,7 +24,7 @@ class DesiredHistory:
             if server.elector is not None:
                 for key, resolved in server.active_config.configuration.groups.items():
                     group = resolved.group
-                    self._seen.setdefault(key, {})[group.size, group.infra_hash] = (self._world.now, group)
+                    self._seen.setdefault(key, {})[id(group)] = self._world.now, group
 
     def of(self, key: GroupKey) -> list[Group]:
         self.note()
