@@ -95,6 +95,7 @@ class Machines(Controller):
         self._reserved: dict[int | None, tuple[str, str]] = {}  # by UUID: shard and group, until the shard reports it
         self._missing_since: dict[str, float] = {}  # by uid: deleted objects whose instance the shard does not have
         self._by_lookup_key: dict[str, str] = {}
+        self._requested: dict[str, Object] = {}  # the NstanceMachines that are no pool's, by name: few of many
         self.queue = context.queue("machines", self._reconcile, workers=16)
         self._items.listen(self._on_item_change)
         self._machines.listen(self._on_machine_change)
@@ -113,8 +114,12 @@ class Machines(Controller):
             self._add_where(lambda item: True)
 
     def _on_item_change(self, old: Object | None, new: Object | None) -> None:
+        name = resources.name(new or old or {})
+        self._requested.pop(name, None)
         if pool_instance(new or old or {}):
             return  # the pool's
+        if new is not None:
+            self._requested[name] = new
         for key in _lookup_keys(old):
             self._by_lookup_key.pop(key, None)
         if new is not None:
@@ -122,7 +127,7 @@ class Machines(Controller):
         if new is None and old is not None:
             self._missing_since.pop(resources.uid(old), None)
             self._reserved.pop(_parse_uuid(resources.annotations(old).get(UUID_ANNOTATION, "")), None)
-        self.queue.add(resources.name(new or old or {}))
+        self.queue.add(name)
 
     def _on_machine_change(self, old: Object | None, new: Object | None) -> None:
         reference = resources.infrastructure(new or old or {})
@@ -134,9 +139,9 @@ class Machines(Controller):
             self.queue.add(name)
 
     def _add_where(self, matches: Callable[[Object], bool]) -> None:
-        for item in self._items.objects.values():
+        for name, item in self._requested.items():
             if matches(item):
-                self.queue.add(resources.name(item))
+                self.queue.add(name)
 
     def on_shard_change(self, shard: str) -> None:
         self._add_where(lambda item: shard_of(item) in ("", shard))
