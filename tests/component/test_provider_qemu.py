@@ -18,7 +18,7 @@ from contracts import provider_worlds as worlds
 from contracts.provider_worlds import QemuWorld, marked, request, scope, tick_until
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, launch, machine_size, port, registry
+from nstance.providers import errors, launch, local, machine_size, port, registry
 from nstance.providers.port import Status
 from nstance.providers.qemu import acceleration, machine, qmp, save_state, saved_state
 from nstance.providers.qemu import provider as qemu
@@ -325,6 +325,7 @@ def crash(frame, event, argument):
 async def main():
     settings = QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
     door = provider.QemuProvider(port.Scope(cluster="one", shard="a"), SystemClock(), SystemRng(), settings)
+    await door.open_folder(())
     threading.setprofile(crash)
     async def call(kind, id):
         try:
@@ -429,6 +430,6 @@ async def test_random_schedules_of_crashes_leak_and_double_nothing(world: QemuWo
         assert len(marked(id)) == (kind == "create" and (await door.get(id, None)).status is Status.RUNNING)
     for id in kept:
         assert await door.delete(id, None) is Status.DELETED
-    assert {path.name for path in world.root.iterdir()} == {".ids", ".new", ".trash"}
+    assert {path.name for path in world.root.iterdir()} == {".ids", ".new", ".trash", local.marker(HERE)}
     assert [path for name in (".new", ".trash") for path in (world.root / name).iterdir()] == []
     assert not any(marked(id) for id in wanted)

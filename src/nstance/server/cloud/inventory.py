@@ -13,9 +13,10 @@ from nstance.core import inventory
 from nstance.model.decision import ReasonCode
 from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
+from nstance.model.instance import ENDED
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
-from nstance.providers.port import Instances, Vm
+from nstance.providers.port import Folder, Instances, Vm
 from nstance.server.cloud.effects import VM_STATES
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.state.shard import Shard
@@ -37,6 +38,7 @@ class InventoryReconciler:
     clock: Clock
     calls: ProviderCalls
     agent_addresses: Callable[[], Mapping[InstanceId, str]]  # of connected agents
+    folder: Folder | None = None  # of the provider, before it was opened in this term
     _sightings: inventory.Sightings = field(default_factory=dict, init=False)
     _is_away: bool = field(default=False, init=False)  # the provider, and that was reported
     _missing_since: dict[InstanceId, float] = field(default_factory=dict, init=False)  # from the last listing
@@ -61,6 +63,7 @@ class InventoryReconciler:
 
     async def _reconcile(self) -> None:
         await self.shard.term.ready()
+        await self._open_folder()
         asked = self.clock.steady()
         vms = await self.calls.once("list", self.calls.listings, self.provider.list)
         shard = self.shard
@@ -99,6 +102,12 @@ class InventoryReconciler:
             for event in events:
                 shard.post(event, key=GroupKey(*key))
         shard.set_listing(mass_absence=found.mass_absence)
+
+    async def _open_folder(self) -> None:
+        if self.folder is not None:
+            live = (each for each in self.shard.instances.values() if each.state not in ENDED)
+            await self.folder.open_folder([each.provider_id for each in live if each.provider_id is not None])
+            self.folder = None
 
     def _found_by_lookup(self) -> set[InstanceId]:
         """Instances that a listing lacked and that a single lookup has found running since."""
