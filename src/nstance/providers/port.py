@@ -81,6 +81,7 @@ class Vm:
     tenant: TenantId | None = None
     group: GroupName | None = None
     end_reason: str = ""  # why it stopped or was deleted, in the provider's words
+    problem: str = ""  # why it stands still although it is neither stopped nor deleted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ counts as no listing.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nstance.clock import Clock
 from nstance.core import inventory
+from nstance.model.counts import count
 from nstance.model.decision import ReasonCode
 from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
@@ -40,6 +41,7 @@ class InventoryReconciler:
     agent_addresses: Callable[[], Mapping[InstanceId, str]]  # of connected agents
     folder: Folder | None = None  # of the provider, before it was opened in this term
     _sightings: inventory.Sightings = field(default_factory=dict, init=False)
+    _problems: dict[InstanceId, str] = field(default_factory=dict, init=False)  # of VMs in the last listing
     _is_away: bool = field(default=False, init=False)  # the provider, and that was reported
     _missing_since: dict[InstanceId, float] = field(default_factory=dict, init=False)  # from the last listing
 
@@ -102,6 +104,21 @@ class InventoryReconciler:
             for event in events:
                 shard.post(event, key=GroupKey(*key))
         shard.set_listing(mass_absence=found.mass_absence)
+        self._report_problems(vms)
+
+    def _report_problems(self, vms: Iterable[Vm]) -> None:
+        """VMs that stand still, each time that changes."""
+        before, self._problems = self._problems, {vm.id: vm.problem for vm in vms if vm.problem}
+        event_log, records = self.shard.event_log, self.shard.instances
+        for id in before.keys() | self._problems.keys():
+            record, problem = records.get(id), self._problems.get(id)
+            if record is not None and record.state not in ENDED and problem != before.get(id):
+                event_log.record(record.key, ReasonCode.PROVIDER, problem or "the VM continued", id)
+        for problem in sorted({*self._problems.values()} - {*before.values()}):
+            number = sum(each == problem for each in self._problems.values())
+            event_log.record_for_all(ReasonCode.PROVIDER, f"{count(number, 'VM')} paused: {problem}")
+        if before and not self._problems:
+            event_log.record_for_all(ReasonCode.PROVIDER, "no VM is paused any more")
 
     async def _open_folder(self) -> None:
         if self.folder is not None:
