@@ -71,6 +71,7 @@ def group(**changes: object) -> dict[str, object]:
 
 def test_what_needs_attention_the_worst_first() -> None:
     assert alarms.find([shard()], [group()], now=0.0) == []
+    assert alarms.find([shard(reachable=False, error=alarms.CONNECTING)], [], now=0.0) == [], "nothing is known yet"
     metrics = [
         {"name": "nstance_event_loop_lag_seconds", "labels": {}, "value": 3.0},
         {"name": "nstance_certificate_expiry_timestamp_seconds", "labels": {"kind": "ca"}, "value": 20 * 86400.0},

@@ -14,6 +14,7 @@ RECENT_SECONDS = 300.0
 LAG_SECONDS = 1.0
 STANDBY_SILENT_MS = 5_000
 
+CONNECTING = "not connected yet"  # the error of a shard that was not asked before
 LOSSES = frozenset({"spot-termination", "gone", "unhealthy", "shutdown"})  # reasons that nobody asked for
 
 BAD, WARNING = "bad", "warning"
@@ -51,7 +52,7 @@ def _alarm(level: str, shard: str, kind: str, message: str, group: str | None = 
 
 def _of_shard(shard: Record, now: float) -> Iterator[Record]:
     name, control_plane, config = shard["shard"], shard["control_plane"], shard["config"]
-    if not shard["reachable"]:
+    if not shard["reachable"] and shard["error"] != CONNECTING:
         yield _alarm(BAD, name, "unreachable", f"the shard does not answer: {shard['error']}")
     for problem in config["errors"] if config is not None else ():
         held = "group held" in problem
