@@ -4,7 +4,7 @@ import { call, query } from "../api.js";
 import { Mark } from "../grid.js";
 import { shortHash, STATES, stateOf } from "../states.js";
 import { useStore } from "../store.js";
-import { Ago, Card, clock, dateTime, duration, Empty, Facts, html, link, Meter, Problem, Stale, useAnswer, useNow } from "../ui.js";
+import { Ago, Card, dateTime, duration, Empty, Facts, html, link, Meter, Problem, Stale, useAnswer, useNow, when } from "../ui.js";
 
 const CONSOLE = "last console output:\n";
 
@@ -82,7 +82,7 @@ function Timeline({ events, status }) {
     return html`<li key=${event.id} class=${event.trouble ? "trouble" : ""}>
       <span class="timeline-gap">${before !== null ? `+${duration(before)}` : ""}</span>
       <span class="timeline-mark" aria-hidden="true"></span>
-      <div><div class="timeline-head"><strong>${event.reason}</strong>${event.trouble && html`<span class="tag tag-warn">attention</span>`}<time class="muted" datetime=${event.time} title=${dateTime(event.time)}>${clock(event.time)}</time></div>
+      <div><div class="timeline-head"><strong>${event.reason}</strong>${event.trouble && html`<span class="tag tag-warn">attention</span>`}<time class="muted" datetime=${event.time} title=${dateTime(event.time)}>${when(event.time)}</time></div>
       <p>${event.message}</p></div></li>`;
   })}${end !== null && html`<li class="now"><span class="timeline-gap">+${duration(end)}</span><span class="timeline-mark" aria-hidden="true"></span><div class="muted">now</div></li>`}</ol>`;
 }
