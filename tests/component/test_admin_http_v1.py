@@ -23,6 +23,7 @@ from component.http_world import (
     serving,
     shard_clients,
 )
+from component.scraped_fleet import answer_spot_notice
 from component.whole_server import SECONDS, SHARD, World, config, states
 from nstance.admin.http import access, rate_limit
 from nstance.admin.http.access_log import AccessLog
@@ -51,6 +52,21 @@ async def alarmed(browser: Any, kinds: list[str]) -> None:
         return [each["kind"] for each in (await get_json(browser, "/v1/alarms"))["alarms"]] == kinds
 
     await eventually(found)
+
+
+async def test_a_spot_storm_needs_attention_after_its_end_too(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups={"default": {"web": {"template": "web", "size": 3}}})) as world:
+        await world.start()
+        async with served(world) as browser:
+            await ready(browser, "web", 3)
+            await alarmed(browser, [])
+            await answer_spot_notice(world)
+            await ready(browser, "web", 3)
+            await alarmed(browser, ["interruptions"])
+            [status] = (await get_json(browser, "/v1/status"))["shards"]
+        [lost] = status["interruptions"]
+        assert lost["message"] == "1 instance lost within the last five minutes: 1 spot-termination"
+        assert status["healthy"], "it is made good"
 
 
 async def test_the_life_of_a_group_and_its_instances(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from component.admin_shell import operator_addresses, shell
-from component.http_world import TOKEN, check, get_json, lines, post, served
+from component.http_world import GUARDED, OPEN, TOKEN, check, get_json, lines, post, served
 from component.whole_server import SECONDS, SHARD, World, config
 from nstance.admin.http import access, routes, server, stream, unversioned
 from nstance.admin.http.access import Access
@@ -310,6 +310,58 @@ async def test_without_a_token_only_local_pages_are_served(tmp_path: Path) -> No
             async with browser.get("/") as answer:
                 assert "openapi.json" in await answer.text()
                 assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Forwarded-For": "203.0.113.5"},
+        {"x-forwarded-proto": "https"},
+        {"Forwarded": "for=203.0.113.5"},
+        {"Via": "1.1 proxy"},
+        {"X-Real-IP": "203.0.113.5"},
+    ],
+    ids=lambda headers: next(iter(headers)),
+)
+async def test_a_request_that_a_proxy_forwards_is_not_that_of_a_local_user(
+    headers: dict[str, str], tmp_path: Path
+) -> None:
+    """Whatever the Host that the proxy passes."""
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        async with served(world, guard=OPEN) as browser:
+            for host in ("localhost", "127.0.0.1"):
+                for path in ("/groups", "/v1/groups", "/v1/session", "/"):
+                    async with browser.get(path, params=HERE, headers={"Host": host, **headers}) as answer:
+                        assert answer.status == 403, path
+                        assert "came through a proxy (header" in await answer.text()
+                async with browser.post("/config/refresh", params=HERE, headers={"Host": host, **headers}) as answer:
+                    assert answer.status == 403
+
+
+async def test_behind_a_proxy_a_token_is_what_counts(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        async with served(world, guard=GUARDED) as browser:
+            shown = {"X-Forwarded-For": "203.0.113.5", "Host": "admin.example", "Authorization": f"Bearer {TOKEN}"}
+            async with browser.get("/groups", params=HERE, headers=shown) as answer:
+                assert answer.status == 200
+            for proto, is_secure in (("https", True), ("http", False)):
+                shown = {"X-Forwarded-Proto": proto}
+                async with browser.post("/v1/session", json={"token": TOKEN}, headers=shown) as answer:
+                    assert ("Secure" in answer.headers["Set-Cookie"]) is is_secure
+
+
+async def test_the_version_of_http_that_nginx_speaks_by_default_is_a_proxys(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        async with served(world) as browser:
+            reader, writer = await asyncio.open_connection(browser.host, browser.port)
+            writer.write(b"GET /v1/groups HTTP/1.0\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+        assert b" 403 " in answer.splitlines()[0]
+        assert b"came through a proxy (HTTP/1.0)" in answer
 
 
 async def test_with_a_token_nobody_else_is_served(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from contracts import provider_worlds as worlds
 from contracts.provider_worlds import LocalWorld, marked, request, scope, tick_until
-from nstance.model.ids import InstanceId
+from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, instance_dirs, launch, local, port, processes
 from nstance.providers.port import Status
 from support.eventually import eventually
@@ -115,6 +115,7 @@ from nstance.providers import port, process
 scope = port.Scope(cluster=ClusterId("one"), shard=ShardId("a"))
 async def main():
     provider = process.ProcessProvider(scope, dir=Path(sys.argv[1]), command=json.loads(sys.argv[3]))
+    await provider.open_folder(())
     print("ready", flush=True)
     await provider.create(port.CreateRequest(id=InstanceId(sys.argv[2]), tenant=TenantId("default"),
         group=GroupName("workers"), kind=Kind("knc"), template="worker", created=1.0))
@@ -416,9 +417,63 @@ async def test_a_vanished_directory_is_an_error_until_it_is_back(world: LocalWor
             if is_mount_point:
                 world.root.rmdir()
         assert (await door.get(vm.id, None)).status is Status.RUNNING
-    await door.delete(vm.id, None)
-    shutil.rmtree(world.root)
-    assert (await world.door(HERE).create(request())).status is Status.RUNNING, "a restarted server makes it again"
+
+
+def as_folder(provider: port.Instances) -> port.Folder:
+    assert isinstance(provider, port.Folder)
+    return provider
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+async def test_another_folder_is_an_error_while_the_journal_has_vms_until_a_person_confirms(
+    world: LocalWorld, is_confirmed: bool
+) -> None:
+    """A disk that is not mounted when the server starts, or another `dir`."""
+    vm = await world.door(HERE).create(request())
+    if is_confirmed:
+        world.end_by_hand(vm.id)
+    with world.broken_listing():
+        world.root.mkdir()
+        door = world.door_without_folder(HERE)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: as_folder(door).open_folder([vm.provider_id]),
+            lambda: door.get(vm.id, vm.provider_id),
+            lambda: door.create(request()),
+            lambda: door.delete(vm.id, vm.provider_id),
+            door.list,
+        ]
+        for call in calls:
+            with pytest.raises(errors.OutOfReachError, match="correct option 'dir'") as caught:
+                await call()
+        assert list(world.root.iterdir()) == [], "a mount point stays empty"
+        if is_confirmed:
+            command = str(caught.value).rpartition("run: ")[2]
+            assert run(["sh", "-c", command]).wait() == 0
+            assert await door.list() == []
+            assert (await door.create(request())).status is Status.RUNNING
+            shutil.rmtree(world.root.with_name("away"))
+            world.root.rename(world.root.with_name("away"))
+        else:
+            world.root.rmdir()
+    if not is_confirmed:
+        await as_folder(door).open_folder([vm.provider_id])
+        assert [each.id for each in await door.list()] == [vm.id]
+
+
+async def test_a_folder_of_an_earlier_version_has_vms_and_no_marker(world: LocalWorld) -> None:
+    vm = await world.door(HERE).create(request())
+    (world.root / local.marker(HERE)).unlink()
+    door = world.door_without_folder(HERE)
+    await as_folder(door).open_folder([vm.provider_id])
+    assert [each.id for each in await door.list()] == [vm.id]
+
+
+@pytest.mark.parametrize("known", ["", "qemu:///a/knc-1", "process:///b/knc-1"])
+async def test_a_new_shard_gets_its_folder_without_ceremony(world: LocalWorld, known: str) -> None:
+    """Also one whose VMs were another provider's."""
+    door = world.door_without_folder(HERE)
+    await as_folder(door).open_folder([ProviderId(known)] if known else [])
+    assert (await door.create(request())).status is Status.RUNNING
 
 
 async def test_a_session_without_the_mark_is_somebody_elses() -> None:

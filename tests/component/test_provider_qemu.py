@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from contracts import provider_worlds as worlds
 from contracts.provider_worlds import QemuWorld, marked, request, scope, tick_until
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, launch, machine_size, port, registry
+from nstance.providers import errors, launch, local, machine_size, port, registry
 from nstance.providers.port import Status
 from nstance.providers.qemu import acceleration, machine, qmp, save_state, saved_state
 from nstance.providers.qemu import provider as qemu
@@ -167,32 +167,76 @@ async def test_creates_at_the_same_time_do_not_share_the_last_memory() -> None:
         assert sum([len(await door.list()) for door in doors]) == 4
 
 
+@contextlib.asynccontextmanager
+async def small_disk(world: QemuWorld, *, mib: int) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """A file system of its own for the VMs; the function makes it larger."""
+
+    async def mount(options: str) -> int:
+        command = ["mount", "-t", "tmpfs", "-o", options, "none", str(world.root)]
+        return (await asyncio.to_thread(subprocess.run, command, capture_output=True)).returncode
+
+    world.root.mkdir()
+    if await mount(f"size={mib}m"):
+        pytest.skip("only root can mount a small file system")
+    try:
+        yield lambda: mount("remount,size=64m")
+    finally:
+        await world.end()
+        await asyncio.to_thread(subprocess.run, ["umount", "-l", str(world.root)], check=True)
+        world.root.rmdir()
+
+
 async def test_a_full_disk_is_no_capacity_until_a_vm_is_gone() -> None:
     """To delete a VM needs no space: it is what makes some."""
+    async with worlds.qemu_world() as world, small_disk(world, mib=6):
+        door = world.door(HERE)
+        vm = await door.create(request())
+        with (world.root / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(b"x" * 4096)
+        with pytest.raises(errors.NoCapacityError, match="No space left") as caught:
+            await door.create(request())
+        assert (caught.value.scope, caught.value.subject) == (errors.CapacityScope.HOST, "disk of this host")
+        assert [each.id for each in await door.list()] == [vm.id]
+        assert await door.delete(vm.id, None) is Status.DELETED
+        assert marked(vm.id) == []
+        with pytest.raises(errors.PermanentError, match="was deleted"):
+            await door.create(request(vm.id))
+        assert (await door.create(request())).status is Status.RUNNING
+
+
+# Writes 12 MiB to its disk, from its second MiB on, and halts.
+WRITER = bytes.fromhex("31c08ed8be207cb9c000b80043cd1366810628 7c80000000e2f0f4ebfd").ljust(32, b"\0")
+WRITER += bytes.fromhex("10007f00000000100008000000000000")
+
+
+async def test_a_guest_that_a_full_disk_paused_continues_when_there_is_room() -> None:
+    """Meanwhile, and until its agent can be heard again, nobody may take it for unresponsive."""
     async with worlds.qemu_world() as world:
-        world.root.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(world.root)]
-        if (await asyncio.to_thread(subprocess.run, command, capture_output=True)).returncode:
-            pytest.skip("only root can mount a small file system")
-        try:
+        (world.root.parent / "images" / "guest.raw").write_bytes(
+            WRITER.ljust(510, b"\0") + b"\x55\xaa" + bytes(32 * 1024 * 1024 - 512)
+        )
+        async with small_disk(world, mib=8) as enlarge:
             door = world.door(HERE)
+            clock = door._clock  # type: ignore[attr-defined]
             vm = await door.create(request())
-            with (world.root / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
-                while True:
-                    ballast.write(b"x" * 4096)
-            with pytest.raises(errors.NoCapacityError, match="No space left") as caught:
-                await door.create(request())
-            assert (caught.value.scope, caught.value.subject) == (errors.CapacityScope.HOST, "disk of this host")
-            assert [each.id for each in await door.list()] == [vm.id]
-            assert await door.delete(vm.id, None) is Status.DELETED
-            assert marked(vm.id) == []
-            with pytest.raises(errors.PermanentError, match="was deleted"):
-                await door.create(request(vm.id))
-            assert (await door.create(request())).status is Status.RUNNING
-        finally:
-            await world.end()
-            await asyncio.to_thread(subprocess.run, ["umount", "-l", str(world.root)], check=True)
-            world.root.rmdir()
+
+            async def is_paused() -> bool:
+                return (await door.get(vm.id, vm.provider_id)).status is Status.REPAIRING
+
+            await tick_until(world, is_paused)
+            [listed] = await door.list()
+            assert (listed.status, listed.problem) == (Status.REPAIRING, qemu.DISK_FULL)
+            await clock.advance(3600.0)
+            assert await is_paused(), "for as long as it takes"
+            await enlarge()
+            [listed] = await door.list()
+            assert (listed.status, listed.problem) == (Status.REPAIRING, "")
+            with qmp.monitor(world.root / vm.id) as monitor:
+                assert monitor.execute("query-status")["status"] == "running"
+            await clock.advance(61.0)
+            assert (await door.get(vm.id, vm.provider_id)).status is Status.RUNNING
+            assert len(marked(vm.id)) == 1
 
 
 async def test_a_guest_gets_its_time_to_shut_down() -> None:
@@ -325,6 +369,7 @@ def crash(frame, event, argument):
 async def main():
     settings = QemuSettings(dir=root, images=root.parent / "images", memory_mib=100_000)
     door = provider.QemuProvider(port.Scope(cluster="one", shard="a"), SystemClock(), SystemRng(), settings)
+    await door.open_folder(())
     threading.setprofile(crash)
     async def call(kind, id):
         try:
@@ -429,6 +474,6 @@ async def test_random_schedules_of_crashes_leak_and_double_nothing(world: QemuWo
         assert len(marked(id)) == (kind == "create" and (await door.get(id, None)).status is Status.RUNNING)
     for id in kept:
         assert await door.delete(id, None) is Status.DELETED
-    assert {path.name for path in world.root.iterdir()} == {".ids", ".new", ".trash"}
+    assert {path.name for path in world.root.iterdir()} == {".ids", ".new", ".trash", local.marker(HERE)}
     assert [path for name in (".new", ".trash") for path in (world.root / name).iterdir()] == []
     assert not any(marked(id) for id in wanted)

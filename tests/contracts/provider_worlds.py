@@ -19,7 +19,7 @@ from contracts.aws_world import AwsWorld
 from contracts.gcp_world import GcpWorld
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId, instance_id, uuid7
-from nstance.providers import errors, instance_dirs, memory, port, process, processes, tmux
+from nstance.providers import errors, instance_dirs, local, memory, port, process, processes, tmux
 from nstance.providers.memory_behavior import Call, Life, Outcome, Script
 from nstance.providers.proxmox import client as proxmox_client
 from nstance.providers.proxmox import placement
@@ -114,6 +114,10 @@ class LocalWorld:
         self._doors: list[port.Instances] = []
 
     def door(self, of: port.Scope) -> port.Instances:
+        instance_dirs.InstanceDirs(self.root, marker=local.marker(of)).prepare()
+        return self.door_without_folder(of)
+
+    def door_without_folder(self, of: port.Scope) -> port.Instances:
         self._doors.append(self._make(of, self.root))
         return self._doors[-1]
 

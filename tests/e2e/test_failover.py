@@ -1,9 +1,12 @@
 """A shard of real processes is broken in every way that its first promise names, and stays whole."""
 
+import json
 import os
+import re
 import resource
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,7 +101,8 @@ def test_orderly_stop(world: ShardWorld, pair: tuple[ServerProcess, ServerProces
 
 
 def test_delete_everything_but_the_bucket(world: ShardWorld) -> None:
-    """Servers, caches, instances and their processes are gone: the bucket brings the group back."""
+    """Servers, caches, instances and their processes are gone: the bucket brings the group back, when a person has confirmed
+    that the instances on the disk of the server are gone."""
     first = world.start("a")
     before = wait_for("the group is whole", world.running(3))
     first.kill()
@@ -108,7 +112,10 @@ def test_delete_everything_but_the_bucket(world: ShardWorld) -> None:
         os.kill(process.pid, signal.SIGKILL)
     shutil.rmtree(world.instances_dir)
     shutil.rmtree(world.home / "cache-a")
-    world.start("b")
+    second = world.start("b")
+    asks = wait_for("it asks", lambda: re.search(r"run: (mkdir -p .* && touch [^\s\"]+)", second.log.read_text()))
+    assert same_instances(world, before)
+    subprocess.run(["sh", "-c", asks[1]], check=True)
     wait_for("other instances run", lambda: (r := world.running(3)()) and not set(r) & set(before))
     assert all(world.records()[gone].cause is Cause.GONE for gone in before)
 
@@ -137,3 +144,26 @@ def test_a_full_disk_costs_the_leadership_and_not_the_process(world: ShardWorld)
     wait_for("all agents are back", lambda: leader.metric("nstance_agents_connected") == 3)
     assert same_instances(world, before)
     assert leader.process.poll() is None
+
+
+def test_a_server_whose_folder_of_instances_is_away_replaces_nobody(world: ShardWorld) -> None:
+    """As of a disk that is not mounted: the server starts, says so, and goes on when it is there."""
+    server = world.start("a")
+    before = wait_for("the group is whole", world.running(3))
+    server.stop()
+    away = world.instances_dir.with_name("away")
+    world.instances_dir.rename(away)
+    world.instances_dir.mkdir()
+    server = world.start("a")
+    wait_for("it says so", lambda: "mount its disk, or correct option 'dir'" in server.log.read_text())
+    wait_for("all agents are connected", lambda: server.metric("nstance_agents_connected") == 3)
+    victim = sorted(before)[0]
+    os.kill(int(json.loads((away / victim / "process.json").read_text())["pid"]), signal.SIGKILL)
+    wait_for("it is missed", lambda: server.metric("nstance_agents_connected") == 2)
+    wait_for("three listings failed", lambda: "does not list the VMs" in server.log.read_text())
+    assert same_instances(world, before)
+    assert list(world.instances_dir.iterdir()) == [], "a mount point stays empty"
+    world.instances_dir.rmdir()
+    away.rename(world.instances_dir)
+    after = wait_for("a replacement runs", lambda: (r := world.running(3)()) and victim not in r and r)
+    assert len(set(after) - set(before)) == 1

@@ -1,6 +1,7 @@
 """The page of events: nothing is missing in it, however much happens, and a pause holds what it shows."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -8,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from component.http_world import served
 from component.whole_server import World, config
 from support.eventually import eventually
-from ui.browsing import Tab, tab
+from ui.browsing import SECONDS, Tab, tab
 
 SHARDS = ("zone-a", "zone-b")
 FIRST_IDS = {"zone-a": 1_000_000, "zone-b": 1}  # IDs of two shards have nothing to do with each other
@@ -100,6 +101,8 @@ async def test_no_event_is_missing_after_thousands(tmp_path: Path, chromium: Any
             history = History()
             history.add(1500)
             await opened(page, history)
+            of_another_day = re.compile(r"^\d\d-\d\d \d\d:\d\d:\d\d$")
+            await page.page.locator("time", has_text=of_another_day).first.wait_for(timeout=SECONDS)
             for _ in range(10):
                 await page.page.evaluate(PUSH, [[], history.add(300)])
             await page.see("event 4499")

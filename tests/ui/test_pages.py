@@ -24,6 +24,16 @@ async def all_ready(world: World) -> None:
     await eventually(lambda: sum(i.ready_at is not None for i in world.leader.shard.instances.values()) == 15)
 
 
+# Words of two parts that stand side by side without a space.
+GLUED = """() => [...document.querySelectorAll("main li > *, main p > *")].filter((each) => {
+  const before = each.previousSibling;
+  if (before?.nodeType !== Node.ELEMENT_NODE) return false;
+  const [left, right] = [before, each].map((part) => part.getBoundingClientRect());
+  const isBeside = Math.min(left.bottom, right.bottom) - Math.max(left.top, right.top) > 4;
+  return left.width && right.width && isBeside && Math.abs(right.left - left.right) < 1;
+}).map((each) => each.parentElement.innerText)"""
+
+
 def bucket(world: World, directory: Path) -> Target:
     """What `serve` reads: the configuration of the shard, in files."""
     path = directory / "bucket" / "shard" / SHARD / "config.jsonc"
@@ -72,6 +82,7 @@ async def test_every_page_fits_and_can_be_read(tmp_path: Path, chromium: Any, wi
                     await settled(page, text)
                     assert await page.page.evaluate(OVERFLOW) <= 0, where
                     assert await page.page.evaluate(CONTRAST) == [], where
+                    assert await page.page.evaluate(GLUED) == [], where
 
 
 async def test_without_groups_and_without_a_shard(tmp_path: Path, chromium: Any) -> None:

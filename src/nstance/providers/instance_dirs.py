@@ -3,6 +3,7 @@
     {root}/{instance ID}/   identity/ keys/ recv/ instance.json process.json agent.pid agent.log
     {root}/.ids/{instance ID}   locked while a server works on the instance; not empty: the ID was deleted, forever
     {root}/.new/, {root}/.trash/   directories that are being created or removed
+    {root}/.shard.{cluster}.{shard}   the folder of the instances of this shard
 
 A directory appears and disappears by one rename, so a partial one is never seen. The trap: several servers, shards and
 clusters may share the root, and so may a user's own files. An unreadable record is an `UnreadableError`, which is not
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import stat
 import time
@@ -59,9 +61,13 @@ class Lock:
 
 
 class InstanceDirs:
-    def __init__(self, root: Path, *, max_remembered: int = 10_000, sweep_every: int = 1_000) -> None:
-        """`max_remembered`: deleted IDs. `sweep_every`: deletions."""
+    def __init__(
+        self, root: Path, *, marker: str = ".ids", max_remembered: int = 10_000, sweep_every: int = 1_000
+    ) -> None:
+        """`marker`: a root without it is not the folder of the instances. `max_remembered`: deleted IDs. `sweep_every`:
+        deletions."""
         self.root = root
+        self._marker = root / marker
         self._max_remembered = max_remembered
         self._sweep_every = sweep_every
         self._ids = root / ".ids"
@@ -70,9 +76,10 @@ class InstanceDirs:
         self._deletions = 0
 
     def prepare(self) -> None:
-        """Create the root and its folders."""
+        """Create the root, its folders and its marker."""
         for folder in (self.root, self._ids, self._new, self._trash):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._marker.touch()
 
     def sweep(self) -> None:
         """Finish interrupted removals, and forget the oldest deleted IDs, which no journal contains any more."""
@@ -83,12 +90,16 @@ class InstanceDirs:
             (self._ids / name).unlink(missing_ok=True)
 
     def check_root(self) -> None:
-        """A root that is away is an error, not an absence, and so is the empty place where its disk is mounted."""
-        if not self._ids.is_dir():
-            raise FileNotFoundError(
-                f"expected the folder of instances at {self.root}, found none: mount its disk; if they are gone for good, "
-                "restart the server, which makes it again"
+        """Another folder is an error, not an absence: one that is away, the empty place where its disk is mounted, and one
+        that the configuration names by mistake."""
+        if not self._marker.exists():
+            root, marker = shlex.quote(str(self.root)), shlex.quote(str(self._marker))
+            raise errors.OutOfReachError(
+                f"expected the folder of instances at {self.root}, found no {self._marker.name} in it: mount its disk, or "
+                f"correct option 'dir'; if its VMs are gone for good, run: mkdir -p {root} && touch {marker}"
             )
+        if not self._ids.is_dir():
+            self.prepare()  # a person made the marker
 
     def directory(self, id: InstanceId) -> Path:
         if not ids.is_instance_id(id):

@@ -11,9 +11,9 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -48,7 +48,12 @@ def clean_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
 
 
-class LocalProvider(port.Instances, port.Console, abc.ABC):
+def marker(scope: port.Scope) -> str:
+    """The file that says that a folder has the instances of a shard."""
+    return f".shard.{scope.cluster}.{scope.shard}"
+
+
+class LocalProvider(port.Instances, port.Console, port.Folder, abc.ABC):
     scheme: ClassVar[str]  # of its provider IDs
 
     def __init__(
@@ -57,14 +62,15 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         self._scope = scope
         self._command = tuple(command)
         self._env = {**clean_environment(), **(env or {})}
-        self._dirs = instance_dirs.InstanceDirs(dir.absolute())
-        self._dirs.prepare()
-        self._dirs.sweep()
+        self._dirs = instance_dirs.InstanceDirs(dir.absolute(), marker=marker(scope))
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"nstance-{self.scheme}")
 
     @property
     def traits(self) -> port.Traits:
         return port.Traits(is_consistent=True, reads_userdata=False)
+
+    async def open_folder(self, known: Collection[ProviderId]) -> None:
+        await self._off_loop(lambda: self._open_folder(known))
 
     async def create(self, request: port.CreateRequest) -> port.Vm:
         return await self._off_loop(lambda: self._create(request))
@@ -110,6 +116,21 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
                 raise errors.UnavailableError(f"{self.scheme} provider: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    def _open_folder(self, known: Collection[ProviderId]) -> None:
+        has_vms = any(id.startswith(self._provider_id(InstanceId(""))) for id in known)
+        if not has_vms or self._has_own():
+            self._dirs.prepare()
+        self._dirs.check_root()
+        self._dirs.sweep()
+
+    def _has_own(self) -> bool:
+        for id in self._dirs.ids() if self._dirs.root.is_dir() else ():
+            with suppress(instance_dirs.UnreadableError):
+                record = self._dirs.read(id)
+                if record is not None and self._owns(record):
+                    return True
+        return False
 
     def _create(self, request: port.CreateRequest) -> port.Vm:
         with self._dirs.lock(request.id) as lock:
@@ -215,8 +236,10 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
 
     def _list(self) -> Sequence[port.Vm]:
         self._dirs.check_root()
+        ids = self._dirs.ids()
+        self._dirs.check_root()  # it may have gone a moment before
         found = []
-        for id in self._dirs.ids():
+        for id in ids:
             try:
                 record = self._dirs.read(id)
             except instance_dirs.UnreadableError:

@@ -7,7 +7,7 @@ absent VM means something only after it was seen once; and a listing is complete
 one would look like a mass loss of VMs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -81,6 +81,7 @@ class Vm:
     tenant: TenantId | None = None
     group: GroupName | None = None
     end_reason: str = ""  # why it stopped or was deleted, in the provider's words
+    problem: str = ""  # why it stands still although it is neither stopped nor deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,16 @@ class Instances(Protocol):
 
     async def close(self) -> None:
         """Release connections. VMs stay."""
+        ...
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """A provider whose VMs are in a folder of this machine."""
+
+    async def open_folder(self, known: Collection[ProviderId]) -> None:
+        """Called before the first listing of a term, until it succeeds. A new folder is made only if none of the `known`
+        VMs is in one. Every other call raises OutOfReachError in a folder that was never made: its VMs are elsewhere."""
         ...
 
 
@@ -269,6 +280,7 @@ class Capabilities:
     console: Console | None
     alarms: Alarms | None = None
     preflight: Preflight | None = None
+    folder: Folder | None = None
 
 
 def capabilities_of(provider: Instances) -> Capabilities:
@@ -280,4 +292,5 @@ def capabilities_of(provider: Instances) -> Capabilities:
         console=provider if isinstance(provider, Console) else None,
         alarms=provider if isinstance(provider, Alarms) else None,
         preflight=provider if isinstance(provider, Preflight) else None,
+        folder=provider if isinstance(provider, Folder) else None,
     )

@@ -1,5 +1,6 @@
 """The dashboard's files: complete, small, and in step with the programs they show."""
 
+import datetime
 import re
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def group(**changes: object) -> dict[str, object]:
 
 def test_what_needs_attention_the_worst_first() -> None:
     assert alarms.find([shard()], [group()], now=0.0) == []
+    assert alarms.find([shard(reachable=False, error=alarms.CONNECTING)], [], now=0.0) == [], "nothing is known yet"
     metrics = [
         {"name": "nstance_event_loop_lag_seconds", "labels": {}, "value": 3.0},
         {"name": "nstance_certificate_expiry_timestamp_seconds", "labels": {"kind": "ca"}, "value": 20 * 86400.0},
@@ -104,6 +106,31 @@ def test_what_needs_attention_the_worst_first() -> None:
         ("warning", "rollout", "db"),
         ("warning", "paused", "web"),
     ]
+
+
+def test_losses_need_attention_for_a_while_also_after_they_were_made_good() -> None:
+    def event(minute: int, reason: str, instance: str | None, group: str = "web") -> dict[str, object]:
+        time = f"2030-01-01T00:{minute:02}:00.000Z"
+        return {"shard": "a", "group": group, "time": time, "reason": reason, "instance_id": instance}
+
+    events = [
+        event(1, "spot-termination", "old"),
+        event(8, "spot-termination", "one"),
+        event(8, "drain-started", "one"),
+        event(9, "spot-termination", "two"),
+        event(9, "gone", "three"),
+        event(9, "gone", "three"),
+        event(9, "requested", "four"),
+        event(9, "gone", None),
+        event(9, "unhealthy", "five", group="api"),
+    ]
+    now = datetime.datetime(2030, 1, 1, 0, 10, tzinfo=datetime.UTC).timestamp()
+    found = alarms.find([shard()], [group()], events, now=now)
+    assert [(each["level"], each["group"], each["message"]) for each in found] == [
+        ("warning", "api", "1 instance lost within the last five minutes: 1 unhealthy"),
+        ("warning", "web", "3 instances lost within the last five minutes: 2 spot-termination, 1 gone"),
+    ]
+    assert alarms.find([shard()], [group()], events, now=now + 600) == []
 
 
 def test_sessions_end_and_belong_to_their_process() -> None:

@@ -139,6 +139,12 @@ def test_a_shard_that_does_not_answer_is_named_with_the_reason() -> None:
     assert any("waiting for an answer" in line for line in screen(Fleet(shards=[make_shard(error="x")], now=NOW)))
 
 
+def test_a_shard_that_was_not_asked_yet_is_no_trouble() -> None:
+    shown = screen(Fleet(shards=[make_shard(error="not connected yet")], now=NOW))
+    assert any("zone-a  connecting" in line for line in shown)
+    assert not any("does not answer" in line for line in shown)
+
+
 def test_with_several_shards_every_row_names_its_shard() -> None:
     groups = [make_group("web", 1, shard=shard) for shard in ("zone-a", "zone-b")]
     instances = [make_instance(1), make_instance(2, shard="zone-b")]

@@ -73,6 +73,7 @@ async def test_process(options: dict[str, str], folder: str, tmp_path: Path) -> 
     given = {name: text.replace("{tmp}", str(tmp_path)) for name, text in options.items()}
     provider = opened("process", dict(given), tmp_path / "cache")
     assert isinstance(provider, process.ProcessProvider)
+    await provider.open_folder(())
     assert (tmp_path / folder).is_dir()
     assert await provider.list() == []
     await provider.close()

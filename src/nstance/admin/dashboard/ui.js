@@ -48,6 +48,12 @@ export function clock(time) {
   return new Date(time).toLocaleTimeString("en-GB", { hour12: false });
 }
 
+// Of another day with its date.
+export function when(time) {
+  const date = new Date(time);
+  return date.toDateString() === new Date().toDateString() ? clock(time) : dateTime(time).slice(5);
+}
+
 export function dateTime(time) {
   const date = new Date(time);
   return `${date.toLocaleDateString("en-CA")} ${clock(time)}`;

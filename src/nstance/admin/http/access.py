@@ -3,7 +3,8 @@
 On a loopback address every local user has access. Elsewhere a client needs a bearer token, a client certificate or an
 account of an identity provider, and TLS; a browser gets a session for it. Each gives a role and a tenant. The trap is the
 browser: a foreign page can send requests to a loopback address too. So the Host must be a loopback name there, requests
-with a foreign Origin are rejected, and a browser's changes need the token of its session.
+with a foreign Origin are rejected, and a browser's changes need the token of its session. A reverse proxy on this machine
+sends the requests of other machines: they are not those of a local user.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
 
 from nstance.admin import errors
@@ -39,6 +40,9 @@ PUBLIC_V1_PATHS = frozenset({"/v1/openapi.json", "/v1/session", "/v1/login", "/v
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 STREAM_CHECK_SECONDS = 10.0
 READ_ONLY = "this server is read-only: start it with `nstance-admin serve --allow-changes` to allow changes"
+# What proxies add; also the version that nginx speaks, which adds nothing by default.
+PROXY_HEADERS = ("Forwarded", "Via", "X-Real-IP", "True-Client-IP", "CF-Connecting-IP")
+PROXY_PREFIX = "x-forwarded-"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -146,7 +150,8 @@ class Access:
     def identify(self, request: web.Request) -> Caller | None:
         """The caller by address, certificate or token; None for a stranger."""
         if not self.is_guarded:
-            return self.caller("local", Role.ADMIN) if is_loopback(_host(request)) else None
+            is_local = is_loopback(_host(request)) and not sign_of_proxy(request)
+            return self.caller("local", Role.ADMIN) if is_local else None
         if self.client_ca is not None and request.transport:
             certificate = request.transport.get_extra_info("peercert")
             if certificate:
@@ -242,7 +247,7 @@ def access_middleware(access: Access, sessions: Sessions) -> Middleware:
             if access.is_guarded:
                 message = "expected a bearer token or a client certificate"
                 return rejected(request, 401, message, **{"WWW-Authenticate": "Bearer"})
-            return rejected(request, 403, "without a token only localhost has access: use that name")
+            return rejected(request, 403, _why_not_local(request))
         if caller is not None:
             request[CALLER] = caller
             if is_v1 and _needs_csrf_token(request, caller) and not _has_csrf_token(request, caller, sessions):
@@ -253,6 +258,29 @@ def access_middleware(access: Access, sessions: Sessions) -> Middleware:
         return await _while_admitted(request, handler, lambda: identify() is not None)
 
     return check
+
+
+def sign_of_proxy(request: web.Request) -> str:
+    """What shows that a proxy sent the request; empty: nothing does."""
+    for name in request.headers:
+        if name.lower().startswith(PROXY_PREFIX):
+            return f"header {name}"
+    found = next((f"header {name}" for name in PROXY_HEADERS if name in request.headers), "")
+    return found or ("HTTP/1.0" if request.version < HttpVersion11 else "")
+
+
+def is_encrypted(request: web.Request) -> bool:
+    """Between the browser and this server, or a proxy before it. Anybody can send that header, so it may only restrict."""
+    return request.secure or request.headers.get("X-Forwarded-Proto") == "https"
+
+
+def _why_not_local(request: web.Request) -> str:
+    if sign := sign_of_proxy(request):
+        return (
+            f"the request came through a proxy ({sign}), so it needs a token: start serve with --tokens-file or "
+            "--oidc-config, see docs/access.md"
+        )
+    return "without a token only localhost has access: use that name"
 
 
 async def _while_admitted(

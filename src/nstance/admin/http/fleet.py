@@ -165,6 +165,7 @@ class Fleet:
         return alarms.find(
             [feed.record() for feed in self.feeds.values()],
             [group for feed in self.feeds.values() for group in feed.groups.values()],
+            (record for feed in self.feeds.values() for _, record in feed.events),
             now=self._clock.wall(),
         )
 

@@ -1,9 +1,12 @@
-"""What a person should look at, from the state of shards and groups. Pure."""
+"""What a person should look at, from the state of shards and groups and their newest events. Pure."""
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from nstance.admin.shard.records import Record
+from nstance.admin.shard.shapes import timestamp_ms
+from nstance.model.counts import count
 
 CA_SECONDS = 30 * 86400.0
 CERTIFICATE_SECONDS = 86400.0
@@ -11,14 +14,36 @@ RECENT_SECONDS = 300.0
 LAG_SECONDS = 1.0
 STANDBY_SILENT_MS = 5_000
 
+CONNECTING = "not connected yet"  # the error of a shard that was not asked before
+LOSSES = frozenset({"spot-termination", "gone", "unhealthy", "shutdown"})  # reasons that nobody asked for
+
 BAD, WARNING = "bad", "warning"
 
 
-def find(shards: Sequence[Record], groups: Sequence[Record], *, now: float) -> list[Record]:
+def find(
+    shards: Sequence[Record], groups: Sequence[Record], events: Iterable[Record] = (), *, now: float
+) -> list[Record]:
     """The worst first."""
     found = [alarm for shard in shards for alarm in _of_shard(shard, now)]
     found += [alarm for group in groups for alarm in _of_group(group)]
+    found += interruptions(events, now=now)
     return sorted(found, key=lambda alarm: (alarm["level"] != BAD, alarm["shard"], alarm["group"] or ""))
+
+
+def interruptions(events: Iterable[Record], *, now: float) -> list[Record]:
+    """Groups that lost instances lately: also those that have their size again, because the next ones may follow."""
+    since = timestamp_ms(int((now - RECENT_SECONDS) * 1000)) or ""
+    lost: dict[tuple[str, str], dict[str, str]] = {}
+    for event in events:
+        if event["time"] >= since and event["reason"] in LOSSES and event["instance_id"]:
+            lost.setdefault((event["shard"], event["group"]), {})[event["instance_id"]] = event["reason"]
+    return [_interruption(*key, Counter(reasons.values())) for key, reasons in sorted(lost.items())]
+
+
+def _interruption(shard: str, group: str, reasons: Counter[str]) -> Record:
+    why = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    message = f"{count(reasons.total(), 'instance')} lost within the last five minutes: {why}"
+    return _alarm(WARNING, shard, "interruptions", message, group)
 
 
 def _alarm(level: str, shard: str, kind: str, message: str, group: str | None = None) -> Record:
@@ -27,7 +52,7 @@ def _alarm(level: str, shard: str, kind: str, message: str, group: str | None = 
 
 def _of_shard(shard: Record, now: float) -> Iterator[Record]:
     name, control_plane, config = shard["shard"], shard["control_plane"], shard["config"]
-    if not shard["reachable"]:
+    if not shard["reachable"] and shard["error"] != CONNECTING:
         yield _alarm(BAD, name, "unreachable", f"the shard does not answer: {shard['error']}")
     for problem in config["errors"] if config is not None else ():
         held = "group held" in problem

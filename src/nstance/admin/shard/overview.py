@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nstance.admin.client import Client
-from nstance.admin.shard import instances, unknown_vms
+from nstance.admin.shard import alarms, instances, unknown_vms
 from nstance.admin.shard.records import EVENT, Record, config, group, instance
 
 RECENT_SECONDS = 3600.0  # older problems are history
-MAX_EVENTS = 200
+MAX_EVENTS = 1_000
 MAX_PROBLEMS = 3  # the latest kinds of problems that a group shows
 
 LEAVING = ("draining", "deleting")
@@ -41,6 +41,7 @@ class ShardView:
     ungrouped: Sequence[Record]  # instances of deleted groups
     problems: Sequence[Record]  # all recent ones
     unknown_vms: Sequence[Record] = ()
+    interruptions: Sequence[Record] = ()  # of groups that lost instances lately
 
     @property
     def healthy(self) -> bool:
@@ -54,7 +55,8 @@ async def load_shard(client: Client, *, now: float) -> ShardView:
     found = [instance(client.shard, each) for each in await instances.list_instances(client)]
     events = (await client.call("ListEvents", limit=MAX_EVENTS)).events
     since = (now - RECENT_SECONDS) * 1000
-    problems = [EVENT.fill(each, shard=client.shard) for each in events if each.trouble and each.time_unix_ms > since]
+    recent = [each for each in events if each.time_unix_ms > since]
+    problems = [EVENT.fill(each, shard=client.shard) for each in recent if each.trouble]
     views = [group_view(group(client.shard, each), found, problems) for each in groups]
     known = {each.group["group"] for each in views}
     return ShardView(
@@ -63,6 +65,7 @@ async def load_shard(client: Client, *, now: float) -> ShardView:
         ungrouped=[each for each in found if each["group"] not in known],
         unknown_vms=await unknown_vms.load_records(client),
         problems=problems,
+        interruptions=alarms.interruptions((EVENT.fill(each, shard=client.shard) for each in recent), now=now),
     )
 
 
@@ -175,4 +178,5 @@ def document(view: ShardView) -> Record:
         "groups": groups,
         "left_over": list(view.ungrouped),
         "unknown_vms": list(view.unknown_vms),
+        "interruptions": list(view.interruptions),
     }

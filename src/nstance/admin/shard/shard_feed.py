@@ -13,7 +13,7 @@ from grpclib.const import Status
 
 from nstance.admin import errors
 from nstance.admin.client import Client, ShardError
-from nstance.admin.shard import records, unknown_vms
+from nstance.admin.shard import alarms, records, unknown_vms
 from nstance.admin.shard.records import Record
 from nstance.admin.shard.shapes import timestamp_ms
 from nstance.clock import Clock, Rng
@@ -49,7 +49,7 @@ class ShardFeed:
         self._on_change = on_change
         self._clock = clock
         self._rng = rng
-        self._problem: str | None = "not connected yet"
+        self._problem: str | None = alarms.CONNECTING
         self._lost_at: float | None = None  # when it stopped answering; None: it has never answered
         self._control_plane: Record | None = None
         self._config: Record | None = None

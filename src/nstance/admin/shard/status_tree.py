@@ -40,6 +40,8 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
     for each in view.groups:
         if not each.healthy:
             _add_group(tree, each, now=now)
+    for lost in view.interruptions:
+        tree.add(_line(("! ", WARNING), (lost["group"], "bold"), (f"  {lost['message']}", "")))
     if view.ungrouped:
         _add_instances(
             tree.add(_line(("instances of groups that are not configured (deleted, or held)", WARNING))),

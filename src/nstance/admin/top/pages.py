@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nstance.admin.shard import costs, records
+from nstance.admin.shard import alarms, costs, records
 from nstance.admin.shard.records import Record
 from nstance.admin.top import details, model, tables
 from nstance.admin.top.lines import GAP, Line, between, cropped, line
@@ -75,6 +75,8 @@ def _head(fleet: Fleet, state: State, surface: Surface) -> list[Line]:
 
 def _shard(shard: Record) -> Line:
     name = (shard["shard"], "bold")
+    if shard["error"] == alarms.CONNECTING:
+        return line(name, GAP, ("connecting", "dim"))
     if not shard["reachable"]:
         return line(name, GAP, (f"does not answer: {shard['error']}", "bad"))
     plane = shard["control_plane"]

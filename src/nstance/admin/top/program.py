@@ -137,7 +137,7 @@ class Top:
                 groups=groups,
                 instances=[row for feed in self._feeds for row in feed.instances.values()],
                 events=events,
-                alarms=alarms.find(shards, groups, now=now),
+                alarms=alarms.find(shards, groups, events, now=now),
                 detail=self._detail,
                 now=now,
             )

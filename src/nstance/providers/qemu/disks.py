@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def check_gib(gib: int | None, image: Path, size: int) -> None:
 
 def create_blank(disk: Path, *, mib: int) -> None:
     _qemu_img("create", "-q", "-f", "qcow2", str(disk), f"{mib}M")
+
+
+def free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def no_space(message: str) -> errors.NoCapacityError:

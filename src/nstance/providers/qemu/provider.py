@@ -3,7 +3,8 @@
 Directories, locks and crash safety are those of the other local providers (see `local`): the directory with the disk and
 the seed appears complete or not at all, and the process records itself before it becomes QEMU. QEMU ends with its guest
 (power-off, kernel panic), so a dead process is a stopped VM. A paused VM counts as running: the rules for unresponsive
-agents decide about it.
+agents decide about it. The exception: QEMU pauses a guest that writes to a full disk of the host. That is no fault of the
+guest, so it is continued here when there is room.
 """
 
 import base64
@@ -41,6 +42,10 @@ _ANSWER_STEP_SECONDS = 0.02
 _ANSWER_STEPS = 500  # 10 seconds
 _ENTROPY_BYTES = 64
 _SHUTDOWN = "shutdown-since"
+_LOOK_TIMEOUT_SECONDS = 1.0  # of a VM in a listing
+_ROOM_BYTES = 1024 * 1024  # without so much, a guest that is continued would pause again
+_RECOVERY_SECONDS = 60.0  # after a pause, for the agent to be heard again
+DISK_FULL = "the disk of the host is full: QEMU paused the guest, which continues when there is room"
 _OUT_OF_MEMORY = ("cannot set up guest memory", "annot allocate memory")
 
 
@@ -51,6 +56,7 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
         super().__init__(scope, dir=settings.dir, command=(settings.binary,))
         self._clock, self._rng = clock, rng
         self._settings = settings
+        self._recovers_until: dict[InstanceId, float] = {}
         self._memory_mib = settings.memory_mib or round(host_memory_mib() * _USABLE_MEMORY)
 
     @property
@@ -173,8 +179,26 @@ class QemuProvider(local.LocalProvider, port.Images, port.Preflight):
         vm = super()._describe(record)
         if vm.status is port.Status.STOPPED:
             vm = replace(vm, end_reason=events.end_reason(self._dirs.directory(record.id)))
+        elif vm.status is port.Status.RUNNING:
+            is_paused, now = self._is_paused(record.id), self._clock.monotonic()
+            # Its agent was silent meanwhile, which says nothing about the guest.
+            if is_paused or now < self._recovers_until.get(record.id, now):
+                vm = replace(vm, status=port.Status.REPAIRING, problem=DISK_FULL if is_paused else "")
         # On a bridge the network gives the address, and the agent reports it.
         return replace(vm, ip4="") if "user,id=net" not in record.command else vm
+
+    def _is_paused(self, id: InstanceId) -> bool:
+        """Whether the guest is paused because the disk is full. If there is room again, it continues."""
+        directory = self._dirs.directory(id)
+        with contextlib.suppress(qmp.QmpError), qmp.monitor(directory, timeout=_LOOK_TIMEOUT_SECONDS) as monitor:
+            if monitor.execute("query-status").get("status") == "io-error":
+                now = self._clock.monotonic()
+                self._recovers_until = {id: at for id, at in self._recovers_until.items() if at > now}
+                self._recovers_until[id] = now + _RECOVERY_SECONDS
+                if disks.free_bytes(self._dirs.root) < _ROOM_BYTES:
+                    return True
+                monitor.execute("cont")
+        return False
 
     def _console(self, id: InstanceId) -> bytes:
         """What the guest printed; what QEMU printed if the guest printed nothing."""

@@ -5,17 +5,19 @@ counts as no listing.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nstance.clock import Clock
 from nstance.core import inventory
+from nstance.model.counts import count
 from nstance.model.decision import ReasonCode
 from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
+from nstance.model.instance import ENDED
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
-from nstance.providers.port import Instances, Vm
+from nstance.providers.port import Folder, Instances, Vm
 from nstance.server.cloud.effects import VM_STATES
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.state.shard import Shard
@@ -37,7 +39,9 @@ class InventoryReconciler:
     clock: Clock
     calls: ProviderCalls
     agent_addresses: Callable[[], Mapping[InstanceId, str]]  # of connected agents
+    folder: Folder | None = None  # of the provider, before it was opened in this term
     _sightings: inventory.Sightings = field(default_factory=dict, init=False)
+    _problems: dict[InstanceId, str] = field(default_factory=dict, init=False)  # of VMs in the last listing
     _is_away: bool = field(default=False, init=False)  # the provider, and that was reported
     _missing_since: dict[InstanceId, float] = field(default_factory=dict, init=False)  # from the last listing
 
@@ -61,6 +65,7 @@ class InventoryReconciler:
 
     async def _reconcile(self) -> None:
         await self.shard.term.ready()
+        await self._open_folder()
         asked = self.clock.steady()
         vms = await self.calls.once("list", self.calls.listings, self.provider.list)
         shard = self.shard
@@ -99,6 +104,27 @@ class InventoryReconciler:
             for event in events:
                 shard.post(event, key=GroupKey(*key))
         shard.set_listing(mass_absence=found.mass_absence)
+        self._report_problems(vms)
+
+    def _report_problems(self, vms: Iterable[Vm]) -> None:
+        """VMs that stand still, each time that changes."""
+        before, self._problems = self._problems, {vm.id: vm.problem for vm in vms if vm.problem}
+        event_log, records = self.shard.event_log, self.shard.instances
+        for id in before.keys() | self._problems.keys():
+            record, problem = records.get(id), self._problems.get(id)
+            if record is not None and record.state not in ENDED and problem != before.get(id):
+                event_log.record(record.key, ReasonCode.PROVIDER, problem or "the VM continued", id)
+        for problem in sorted({*self._problems.values()} - {*before.values()}):
+            number = sum(each == problem for each in self._problems.values())
+            event_log.record_for_all(ReasonCode.PROVIDER, f"{count(number, 'VM')} paused: {problem}")
+        if before and not self._problems:
+            event_log.record_for_all(ReasonCode.PROVIDER, "no VM is paused any more")
+
+    async def _open_folder(self) -> None:
+        if self.folder is not None:
+            live = (each for each in self.shard.instances.values() if each.state not in ENDED)
+            await self.folder.open_folder([each.provider_id for each in live if each.provider_id is not None])
+            self.folder = None
 
     def _found_by_lookup(self) -> set[InstanceId]:
         """Instances that a listing lacked and that a single lookup has found running since."""

@@ -203,6 +203,7 @@ def assemble(
             clock=clock,
             calls=calls,
             agent_addresses=agents.addresses,
+            folder=capabilities.folder,
         ),
         leader_address=LeaderAddress(
             capabilities.leader_address,

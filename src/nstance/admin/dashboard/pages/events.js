@@ -1,7 +1,7 @@
 // The history with filters, followed live.
 import { call, query } from "../api.js";
 import { useStore } from "../store.js";
-import { clock, dateTime, Empty, html, link, number, Problem, useAnswer, useEffect, useRef, useState, VirtualRows } from "../ui.js";
+import { dateTime, Empty, html, link, number, Problem, useAnswer, useEffect, useRef, useState, VirtualRows, when } from "../ui.js";
 
 const KNOWN = ["scale-up", "scale-down", "replace", "gone", "spot-termination", "shutdown", "suspect", "recovered", "unhealthy", "config-drift", "forced-expiry", "eligible-expiry", "ondemand-expiry", "requested", "unregistered", "superseded", "orphan", "refused", "preferred-offer", "created", "registered", "create-failed", "delete-failed", "deleted", "drain-started", "drained", "drain-deadline", "drain-cancelled", "back-off", "throttled", "blocked", "load-balancer", "mass-silence", "mass-absence", "ready", "not-ready", "rollout", "rollout-halted", "unknown-vm", "adopted", "drainer", "leadership", "config", "clock", "security", "credentials", "provider"];
 
@@ -9,7 +9,7 @@ const READ = 1000; // events at a time, of at least twice as many that the store
 
 export function EventRow({ event, withGroup = true }) {
   return html`<div class=${`event ${event.trouble ? "trouble" : ""}`}>
-    <time class="muted" datetime=${event.time} title=${dateTime(event.time)}>${clock(event.time)}</time>
+    <time class="muted" datetime=${event.time} title=${dateTime(event.time)}>${when(event.time)}</time>
     <span class=${`tag ${event.trouble ? "tag-warn" : ""}`}>${event.trouble ? "! " : ""}${event.reason}</span>
     ${withGroup && html`<span class="event-where">${event.group ? html`<a href=${link("group", event.shard, event.group)}>${event.group}</a>` : html`<span class="muted">${event.shard}</span>`}</span>`}
     <span class="event-text">${event.message}</span>

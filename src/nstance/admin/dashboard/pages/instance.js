@@ -4,9 +4,11 @@ import { call, query } from "../api.js";
 import { Mark } from "../grid.js";
 import { shortHash, STATES, stateOf } from "../states.js";
 import { useStore } from "../store.js";
-import { Ago, Card, clock, dateTime, duration, Empty, Facts, html, link, Meter, Problem, Stale, useAnswer, useNow } from "../ui.js";
+import { Ago, Card, dateTime, duration, Empty, Facts, html, link, Meter, Problem, Stale, useAnswer, useNow, when } from "../ui.js";
 
 const CONSOLE = "last console output:\n";
+
+const EXPIRES_SOON_MS = 3600000; // a certificate is renewed when a third of its life is left
 
 export function Instance({ session, shard, id }) {
   const store = useStore(100);
@@ -80,7 +82,7 @@ function Timeline({ events, status }) {
     return html`<li key=${event.id} class=${event.trouble ? "trouble" : ""}>
       <span class="timeline-gap">${before !== null ? `+${duration(before)}` : ""}</span>
       <span class="timeline-mark" aria-hidden="true"></span>
-      <div><div class="timeline-head"><strong>${event.reason}</strong>${event.trouble && html`<span class="tag tag-warn">attention</span>`}<time class="muted" datetime=${event.time} title=${dateTime(event.time)}>${clock(event.time)}</time></div>
+      <div><div class="timeline-head"><strong>${event.reason}</strong>${event.trouble && html`<span class="tag tag-warn">attention</span>`}<time class="muted" datetime=${event.time} title=${dateTime(event.time)}>${when(event.time)}</time></div>
       <p>${event.message}</p></div></li>`;
   })}${end !== null && html`<li class="now"><span class="timeline-gap">+${duration(end)}</span><span class="timeline-mark" aria-hidden="true"></span><div class="muted">now</div></li>`}</ol>`;
 }
@@ -100,6 +102,7 @@ function Files({ status }) {
   const now = Date.now();
   return html`${report.files_error && html`<div class="notice bad"><span class="notice-mark" aria-hidden="true">✕</span><p>${report.files_error}</p></div>`}
     <p class=${report.files_hash === report.wanted_files_hash ? "muted" : "warn-text"}>${report.files_hash === report.wanted_files_hash ? "The current file set is installed." : "The current file set is not installed yet."}</p>
-    ${report.files.length > 0 && html`<ul class="plain">${report.files.map((file) => html`<li key=${file.name}><code>${file.name}</code>
-      ${file.expires ? html`<span class=${new Date(file.expires) - now < 86400000 ? "bad-text" : "muted"}>certificate, expires in ${duration(new Date(file.expires) - now)}</span>` : html`<span class="muted">${file.sha256.slice(0, 12)}</span>`}</li>`)}</ul>`}`;
+    ${report.files.length > 0 && html`<ul class="plain">${report.files.map((file) => html`<li key=${file.name}><code>${file.name}</code> ${file.expires
+      ? html`<span class=${new Date(file.expires) - now < EXPIRES_SOON_MS ? "bad-text" : "muted"}>certificate, expires in ${duration(new Date(file.expires) - now)}</span>`
+      : html`<span class="muted">${file.sha256.slice(0, 12)}</span>`}</li>`)}</ul>`}`;
 }

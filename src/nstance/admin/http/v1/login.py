@@ -68,7 +68,7 @@ class LoginRoutes(RouteGroup):
             path=PATH,
             httponly=True,
             samesite="Lax",
-            secure=call.request.secure,
+            secure=access.is_encrypted(call.request),
         )
         return response
 

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from nstance.admin.client import Client
 from nstance.admin.http import problems
-from nstance.admin.http.access import CALLER, HEADERS, Access, Caller
+from nstance.admin.http.access import CALLER, HEADERS, Access, Caller, is_encrypted
 from nstance.admin.http.problems import ProblemError
 from nstance.admin.http.rate_limit import LOGINS, RateLimit
 from nstance.admin.http.sessions import COOKIE, LIFE_SECONDS, Sessions
@@ -111,5 +111,5 @@ def set_cookie(request: web.Request, response: web.Response, cookie: str) -> Non
         path="/",
         httponly=True,
         samesite="Strict",
-        secure=request.secure,
+        secure=is_encrypted(request),
     )
