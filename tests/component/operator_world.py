@@ -12,6 +12,7 @@ import asyncio
 import base64
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -207,9 +208,11 @@ class Cluster:
     async def _follow_once(self, known: set[InstanceId]) -> None:
         agents = {id: agent for world in self.shards.values() for id, agent in world.agents.items()}
         for id in {id for id, agent in agents.items() if agent.connected} - known:
-            labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
+            labels, taints = _kubelet_flags(agents[id].userdata)
+            labels |= {"nstance.dev/instance-id": str(id), "test": self.namespace}
             with contextlib.suppress(errors.AlreadyExistsError):
-                body: Object = {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}}
+                spec: Object = {"providerID": f"dev:///{id}", "taints": taints}
+                body: Object = {"metadata": {"name": str(id), "labels": labels}, "spec": spec}
                 # Kubelets register with it. A MachinePool whose nodes have another version is being upgraded.
                 body["status"] = {"nodeInfo": {"kubeletVersion": f"v{real_kube.KUBERNETES}"}}
                 await self.kube.create(kinds.NODE, body)
@@ -219,6 +222,16 @@ class Cluster:
             with contextlib.suppress(errors.NotFoundError):
                 await self.kube.delete(kinds.NODE, str(id))
             known.discard(id)
+
+
+def _kubelet_flags(userdata: str) -> tuple[dict[str, str], list[Object]]:
+    """Labels and taints that a kubelet registers with, if the userdata starts one."""
+    flags = dict(each.split("=", 1) for each in userdata.split() if each.startswith(("--node-labels=", "--register-")))
+    labels = filter(None, flags.get("--node-labels", "").split(","))
+    taints = re.findall(r"([^,=]+)=([^:]*):([^,]+)", flags.get("--register-with-taints", ""))
+    return dict(each.split("=", 1) for each in labels), [
+        {"key": key, "effect": effect} | ({"value": value} if value else {}) for key, value, effect in taints
+    ]
 
 
 @contextlib.asynccontextmanager

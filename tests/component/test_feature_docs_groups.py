@@ -84,7 +84,7 @@ async def test_images_and_userdata(tmp_path: Path) -> None:
             await eventually(lambda: list(states(world, "web").values()) == ["running"] * 3)
             for id, agent in world.agents.items():
                 assert agent._request.args["ImageId"] == "img-1"
-                script = agent._request.userdata.decode()
+                script = agent.userdata
                 assert script.startswith("#!/bin/sh\n# Installs and starts the Nstance agent.")
                 assert "https://files.internal/nstance-agent-linux-" in script
                 assert script.endswith(f"\necho {id}\n")

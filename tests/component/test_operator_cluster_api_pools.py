@@ -13,6 +13,7 @@ from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
 from nstance.operator.controllers import resources
+from nstance.operator.controllers.machine_objects import node_annotations
 from nstance.operator.options import Waits
 
 pytestmark = NEEDS_CLUSTER_API
@@ -52,6 +53,10 @@ async def test_cluster_api_creates_a_machine_for_each_instance(
             assert machine["spec"]["providerID"] == item["spec"]["providerID"] == f"dev:///{name}"
             assert machine["status"]["nodeRef"] == {"name": name}
             assert "machine.cluster.x-k8s.io/exclude-node-draining" in resources.annotations(machine)
+            node = await cluster.kube.get(
+                kinds.NODE, name
+            )  # where Cluster API does not run, the operator writes the same
+            assert node_annotations(machine).items() <= resources.annotations(node).items()
 
 
 async def test_a_deleted_or_marked_machine_is_the_one_that_goes(

@@ -1,5 +1,7 @@
 """What a pool gives its Nodes, how far it may grow, and a pod that is bound to its own node."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from component.test_operator_pools import make_pool
 from component.whole_server import Json, World
 from nstance.kube import kinds
 from nstance.kube.port import Object
-from nstance.operator.controllers import resources
+from nstance.operator.controllers import node_settings, resources
+from nstance.v1 import operator_pb2 as pb
+from support import real_kube
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -63,6 +67,73 @@ async def test_labels_annotations_and_taints_reach_the_nodes(tmp_path: Path, kub
 
         await cluster.until(are_taken_back)
         await cluster.until(lambda: dict(cluster.links.get("zone-a").groups["web"].config.vars) == {"greeting": "hi"})  # type: ignore[union-attr]
+
+
+def _with_vars(cluster: Cluster, names: Iterable[str]) -> pb.GroupStatus | None:
+    shard = cluster.links.get("zone-a")
+    group = shard.groups.get("web") if shard is not None else None
+    return group if group is not None and all(map(group.config.vars.get, names)) else None
+
+
+async def test_a_kubelet_registers_with_the_settings_of_its_pool(tmp_path: Path, kubernetes: str) -> None:
+    """No operator runs when the Node joins. The one that comes adds what the kubelet may not set, and nothing twice."""
+    names = ("kubelet_node_labels", "kubelet_register_with_taints")
+    flags = (
+        "--node-labels={{ .Vars.kubelet_node_labels }} --register-with-taints={{ .Vars.kubelet_register_with_taints }}"
+    )
+    vars = {"greeting": "hello", **dict.fromkeys(names, "")}
+    template = {"userdata": {"content": f"kubelet {flags}"}, "vars": vars}
+    settings = {
+        "labels": {"tier": "web", "kubernetes.io/role": "web"},
+        "annotations": {"note": "x"},
+        "taints": [TAINT],
+        "startupTaints": [STARTUP],
+    }
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, template=template) as cluster:
+        await set_pool(cluster, {"node": settings})
+        group = await cluster.until(lambda: _with_vars(cluster, names))
+        await cluster.crash()
+        api = await cluster.shards["zone-a"].operator()
+        await api.call("UpsertGroup", key="web", config={"size": 1, "vars": dict(group.config.vars)})
+        await cluster.until(cluster.nodes)
+        [node] = (await cluster.nodes()).values()
+        assert "kubernetes.io/role" not in resources.labels(node)
+        assert resources.labels(node)["tier"] == "web"
+        assert _taints(node) == ["tier", "cni"]
+        await cluster.scale("web", 1)
+        await cluster.start()
+
+        async def is_complete() -> bool:
+            [node] = (await cluster.nodes()).values()
+            return resources.labels(node).get("kubernetes.io/role") == "web" and _taints(node) == ["tier", "cni"]
+
+        await cluster.until(is_complete)
+
+
+async def test_a_kubelet_may_set_exactly_the_labels_of_its_flags(tmp_path: Path, kubernetes: str) -> None:
+    """The real API server refuses others of a kubelet, and a kubelet that has them does not start."""
+    if kubernetes != "real":
+        pytest.skip("only the real API server has the admission plugin NodeRestriction")
+    domains = ("", "mine.io/", "kubernetes.io/", "x.kubernetes.io/", "x.k8s.io/", "node-restriction.kubernetes.io/")
+    domains += ("node.kubernetes.io/", "x.node.kubernetes.io/", "kubelet.kubernetes.io/", "x.kubelet.kubernetes.io/")
+    async with operating(tmp_path, kubernetes, {"zone-a": {}}, start=False) as cluster:
+        path, binding = cluster._kubeconfig(), cluster.namespace
+        role = ("create", "clusterrolebinding", binding, "--clusterrole=system:node", "--group=system:nodes")
+        real_kube.kubectl(path, *role)
+        try:
+            for number, domain in enumerate(domains):
+                name, labels = f"{cluster.namespace}-{number}", {f"{domain}role": "x"}
+                vars = node_settings.kubelet_vars({"node": {"labels": labels}})
+                node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+                arguments = ("create", f"--as=system:node:{name}", "--as-group=system:nodes", "--dry-run=server")
+                body = json.dumps(node)
+                if vars:
+                    real_kube.kubectl(path, *arguments, "-f", "-", given=body)
+                else:
+                    with pytest.raises(real_kube.Failed, match="is not allowed to set"):
+                        real_kube.kubectl(path, *arguments, "-f", "-", given=body)
+        finally:
+            real_kube.kubectl(path, "delete", "clusterrolebinding", binding)
 
 
 async def test_a_pool_does_not_grow_beyond_its_limit(tmp_path: Path, kubernetes: str) -> None:

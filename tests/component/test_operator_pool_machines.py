@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from component.operator_world import KUBERNETES, Cluster, operating
+from component.test_operator_machines import make_machine
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
+from nstance.operator.controllers import resources
 from support import kube_verbs
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
@@ -91,6 +93,57 @@ async def test_every_instance_has_its_objects(tmp_path: Path, kubernetes: str) -
             assert machine["status"]["nodeRef"] == {"name": name}
             assert item["status"]["initialization"] == {"provisioned": True}
             assert item["spec"]["failureDomain"] == item["status"]["failureDomain"]
+
+
+async def test_every_node_names_its_machine(tmp_path: Path, kubernetes: str) -> None:
+    """HasInstance of cluster-autoscaler's provider looks for the Machine that two annotations of the Node name."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 2}}, start=False) as cluster:
+
+        async def have_joined() -> bool:
+            return len(await cluster.nodes()) == 2
+
+        await cluster.until(have_joined)
+        first, second = sorted(await cluster.nodes())
+        stale = {"cluster.x-k8s.io/machine": "other", "cluster.x-k8s.io/cluster-namespace": "moved", "theirs": "stays"}
+        await cluster.kube.patch(kinds.NODE, first, {"metadata": {"annotations": stale}})
+        await cluster.start()
+        await make_machine(cluster, "alone", group="web", failureDomain="zone-a")
+
+        async def named() -> dict[str, str]:
+            """Machines, by Node."""
+            found = {}
+            for name, node in (await cluster.nodes()).items():
+                annotations = resources.annotations(node)
+                if annotations.get("cluster.x-k8s.io/cluster-namespace") == cluster.namespace:
+                    found[name] = annotations.get("cluster.x-k8s.io/machine", "")
+            return found
+
+        async def are_all_named() -> bool:
+            alone = resources.status(await cluster.get(kinds.NSTANCE_MACHINE, "alone") or {}).get("instanceID", "")
+            return await named() == {first: first, second: second, alone: "alone"}
+
+        await cluster.until(are_all_named)
+        nodes = await cluster.nodes()
+        for instance, machine in (await named()).items():
+            found = await cluster.kube.get(kinds.MACHINE, machine, namespace=cluster.namespace)
+            assert nodes[instance]["spec"]["providerID"] == found["spec"]["providerID"]
+            assert resources.annotations(nodes[instance])["cluster.x-k8s.io/cluster-name"] == "demo--default"
+        owner = [resources.annotations(nodes[first])[f"cluster.x-k8s.io/owner-{each}"] for each in ("kind", "name")]
+        assert owner == ["MachinePool", POOL]
+        assert resources.annotations(nodes[first])["theirs"] == "stays"
+        # What others write about a Node whose pool has no settings stays, also when those change.
+        await cluster.kube.patch(
+            kinds.NSTANCE_MACHINE_POOL,
+            POOL,
+            {"spec": {"node": {"annotations": {"note": "x"}}}},
+            namespace=cluster.namespace,
+        )
+
+        async def is_noted() -> bool:
+            return all(resources.annotations(each).get("note") == "x" for each in (await cluster.nodes()).values())
+
+        await cluster.until(is_noted)
+        assert await are_all_named()
 
 
 async def test_cluster_autoscaler_scales_down_to_its_node(tmp_path: Path, kubernetes: str) -> None:

@@ -24,6 +24,6 @@ async def test_a_store_that_cannot_sign_blocks_the_group_until_there_is_a_url(tm
         await server.active_config.refresh()
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"])
         [instance] = states(world, "web", "acme")
-        script = world.agents[instance]._request.userdata.decode()
+        script = world.agents[instance].userdata
         assert "url='https://files.example.com/agent-amd64'" in script
         assert script.endswith("echo own part\n")

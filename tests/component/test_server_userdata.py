@@ -81,7 +81,7 @@ def configuration(url: str, size: int = 1, **shard: Any) -> Json:
 
 
 def booted_with(world: World) -> list[str]:
-    return [world.agents[id]._request.userdata.decode() for id in sorted(states(world, "web", "acme"))]
+    return [world.agents[id].userdata for id in sorted(states(world, "web", "acme"))]
 
 
 async def running(world: World, count: int) -> None:

@@ -458,6 +458,10 @@ class LightAgent:
         self._channel: Channel | None = None
         self._outgoing: asyncio.Queue[agent_pb2.AgentMessage] = asyncio.Queue()
 
+    @property
+    def userdata(self) -> str:
+        return self._request.userdata.decode()
+
     def start(self) -> None:
         self.task = asyncio.create_task(self._live())
 

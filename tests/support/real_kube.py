@@ -223,6 +223,7 @@ class Programs:
             "--service-cluster-ip-range=10.96.0.0/16",
             # Without a scheduler and kubelets the volume that this plugin adds to each pod is never mounted.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--enable-admission-plugins=NodeRestriction",  # what a kubelet may write, as in every usual cluster
             "--endpoint-reconciler-type=none",
         )
 

@@ -90,6 +90,18 @@ def test_what_a_pool_no_longer_names_goes_and_what_others_wrote_stays() -> None:
     assert json.loads(last["metadata"]["annotations"]["nstance.dev/node-settings"]) == {"labels": ["tier"]}
 
 
+def test_annotations_of_a_machine_are_written_and_never_removed() -> None:
+    """Cluster API writes the same ones where it runs. A pool's own value wins."""
+    named = {"machine": "m", "note": "y"}
+    first = patched(node(), node_settings.node_patch(node(), SETTINGS, annotations=named))
+    assert first["metadata"]["annotations"].items() >= {"machine": "m", "note": "x"}.items()
+    assert not node_settings.node_patch(first, SETTINGS, annotations=named)
+    last = patched(first, node_settings.node_patch(first, {}))
+    assert last["metadata"]["annotations"] == {"machine": "m"}
+    taken_over = patched(first, node_settings.node_patch(first, {}, annotations=named))
+    assert taken_over["metadata"]["annotations"] == {"machine": "m", "note": "y"}
+
+
 def test_cluster_autoscaler_learns_what_a_new_node_will_have() -> None:
     labels, taints = (f"capacity.cluster-autoscaler.kubernetes.io/{each}" for each in ("labels", "taints"))
     pool: Object = {"metadata": {"annotations": {labels: "mine=1"}}}

@@ -81,6 +81,20 @@ async def update_machine(
     await resources.write_status(kube, kinds.MACHINE, machine, status)
 
 
+def node_annotations(machine: Object) -> dict[str, str]:
+    """What Cluster API's own controller writes on the Machine's Node. cluster-autoscaler finds the Machine by it."""
+    metadata, prefix = machine["metadata"], kinds.CAPI
+    found = {
+        resources.CLUSTER_LABEL: resources.spec(machine).get("clusterName", ""),
+        f"{prefix}/cluster-namespace": metadata.get("namespace", ""),
+        f"{prefix}/machine": resources.name(machine),
+    }
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            found |= {f"{prefix}/owner-kind": owner["kind"], f"{prefix}/owner-name": owner["name"]}
+    return found
+
+
 async def exclude_from_drains(kube: Kube, machine: Object) -> None:
     """Cluster API must not drain a node before it lets its instance go: the shard waits for the operator's drain, with a
     deadline. Nor wait for the volumes of pods that are still there."""

@@ -23,6 +23,7 @@ from nstance.operator.controllers.machine_objects import (
     exclude_from_drains,
     listed_provider_id,
     machine_status,
+    node_annotations,
     pool_instance,
     update_machine,
 )
@@ -273,19 +274,23 @@ class Machines(Controller):
         vm = listed_provider_id(instance, node, stored)
         if vm != stored:
             await self._patch_spec(kinds.NSTANCE_MACHINE, item, {"providerID": vm})
+        stands_in = machine is not None and not self._has_cluster_api_controllers(machine)
         if node is not None:
-            await self._apply_settings(node, item, shard.name, instance.instance_id)
-        if machine is not None and vm and not self._has_cluster_api_controllers(machine):
+            named = node_annotations(machine) if machine is not None and stands_in else {}
+            await self._apply_settings(node, item, shard.name, instance.instance_id, named)
+        if machine is not None and stands_in and vm:
             await update_machine(self._kube, machine, instance, provider_id=vm, node=node)
 
-    async def _apply_settings(self, node: Object, item: Object, shard: str, instance: str) -> None:
+    async def _apply_settings(
+        self, node: Object, item: Object, shard: str, instance: str, annotations: Mapping[str, str]
+    ) -> None:
         """Those of the pool of its group. The label is what the pod that it was made for is bound by."""
         of_group = (
             each for each in self._pools.objects.values() if resources.spec(each).get("group") == group_of(item)
         )
         pool = next((each for each in of_group if shard in (resources.spec(each).get("shards") or ())), None)
         labels = {INSTANCE_LABEL: instance} if POD_ANNOTATION in resources.annotations(item) else {}
-        await node_settings.apply(self._context.workload, node, node_settings.settings_of(pool), labels)
+        await node_settings.apply(self._context.workload, node, node_settings.settings_of(pool), labels, annotations)
 
     async def _delete_with_machine(self, item: Object, machine: Object | None, instance: InstanceState | None) -> None:
         """Expired, reclaimed by the cloud or deleted by hand: the owner of the Machine decides about a new one."""

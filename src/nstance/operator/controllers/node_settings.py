@@ -80,15 +80,22 @@ def _is_in(domain: str, parents: tuple[str, ...]) -> bool:
     return any(domain == each or domain.endswith(f".{each}") for each in parents)
 
 
-def node_patch(node: Object, settings: Object, labels: Mapping[str, str] | None = None) -> Object:
-    """The merge patch that gives the Node its settings; empty if it has them. `labels`: more labels."""
+def node_patch(
+    node: Object,
+    settings: Object,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Object:
+    """The merge patch that gives the Node its settings; empty if it has them. `labels`: more labels. `annotations`: others,
+    which are never removed."""
     applied = _applied(node)
-    wanted = {
+    own = {
         "labels": {**resources.as_object(settings.get("labels")), **(labels or {})},
         "annotations": resources.as_object(settings.get("annotations")),
     }
+    wanted = {**own, "annotations": {**(annotations or {}), **own["annotations"]}}
     taints = list(settings.get("taints") or ())
-    noted: dict[str, list[str]] = {key: sorted(value) for key, value in wanted.items() if value}
+    noted: dict[str, list[str]] = {key: sorted(value) for key, value in own.items() if value}
     noted |= {"taints": [_taint_key(each) for each in taints]} if taints else {}
     startup = list(settings.get("startupTaints") or ())
     noted |= {"startupTaints": [_taint_key(each) for each in startup]} if startup else {}
@@ -135,12 +142,18 @@ def _applied(node: Object) -> dict[str, list[str]]:
     return found if isinstance(found, dict) else {}
 
 
-async def apply(kube: Kube, node: Object, settings: Object, labels: Mapping[str, str] | None = None) -> None:
+async def apply(
+    kube: Kube,
+    node: Object,
+    settings: Object,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> None:
     """Writes them on exactly the version that was read, because a list of taints is replaced as a whole."""
-    if not node_patch(node, settings, labels):
+    if not node_patch(node, settings, labels, annotations):
         return
     found = await _read(kube, node)
-    if found is not None and (patch := node_patch(found, settings, labels)):
+    if found is not None and (patch := node_patch(found, settings, labels, annotations)):
         version = found["metadata"]["resourceVersion"]
         body = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
         await kube.patch(kinds.NODE, resources.name(found), body)

@@ -22,6 +22,7 @@ from nstance.operator.controllers.machine_objects import (
     exclude_from_drains,
     listed_provider_id,
     machine_status,
+    node_annotations,
     pool_instance,
     update_machine,
 )
@@ -217,11 +218,14 @@ class PoolMachines(Controller):
         vm = listed_provider_id(event, node, stored)
         if vm != stored:
             await self._patch_spec(kinds.NSTANCE_MACHINE, item, {"providerID": vm})
+        stands_in = not self._has_cluster_api_controllers(machine or {})
         if node is not None:
             pool, _ = self._owners(shard, event, item)
-            await node_settings.apply(self._context.workload, node, node_settings.settings_of(pool))
+            named = node_annotations(machine) if machine is not None and stands_in else {}
+            settings = node_settings.settings_of(pool)
+            await node_settings.apply(self._context.workload, node, settings, annotations=named)
         await self._write_status(kinds.NSTANCE_MACHINE, item, machine_status(event, shard.name), [condition(event)])
-        if not self._has_cluster_api_controllers(machine or {}):
+        if stands_in:
             await self._stand_in(item, machine, event, vm)
         if machine is not None and needs_remediation(machine):
             return await self._replace(item, shard, event)
