@@ -26,7 +26,8 @@ MODULE = "github.com/kluctl/go-embed-python@v0.0.0-3.14.6-20260610-1"
 MODULE_SUM = "h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4="
 PYTHON = "3.14"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")  # glibc 2.28 is the oldest that is supported
+# glibc 2.28 is the oldest that is supported: wheels for it and for older ones. pip takes only those that are named.
+PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(28, 16, -1)), "manylinux2014")
 SINGLE_MODULES = ("__init__.py", "clock.py", "http_client.py", "key_pairs.py", "points.py", "streams.py")
 
 PROGRAMS = ("agent", "server")  # each with an extra in pyproject.toml and a list of packages
@@ -123,13 +124,18 @@ def unpack_interpreter(source: Path, tree: Path) -> Path:
     return library
 
 
+def wheels_for(arch: str) -> list[str]:
+    """Options of pip: which wheels run on the machine."""
+    platforms = [f"--platform={each}_{MACHINES[arch]}" for each in PLATFORMS]
+    return ["--only-binary=:all:", *platforms, f"--python-version={PYTHON}", "--implementation=cp"]
+
+
 def install_program(program: str, arch: str, library: Path, work: Path) -> None:
     """Installs the program and its libraries beside Python's own modules, so that no start-up file has to be read."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = project["optional-dependencies"][program]
-    platforms = [f"--platform={each}_{MACHINES[arch]}" for each in PLATFORMS]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:"]
-    command += [*platforms, f"--python-version={PYTHON}", "--implementation=cp", "-c", str(ROOT / "constraints.txt")]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", *wheels_for(arch)]
+    command += ["-c", str(ROOT / "constraints.txt")]
     site = work / "site"
     done = subprocess.run([*command, f"--target={site}", *requirements], capture_output=True, text=True)
     if done.returncode:

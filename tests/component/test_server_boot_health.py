@@ -112,6 +112,28 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
         assert await health(port) == 200
 
 
+@pytest.mark.parametrize("problem", [UnavailableError("503"), PermissionDeniedError("403")], ids=["away", "denied"])
+async def test_a_server_says_that_it_waits_for_storage_to_lead_again(
+    tmp_path: Path, problem: StorageError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It said "ok", and its log ended with the lost lease. It stays healthy: a new server would have to wait as well."""
+    caplog.set_level("INFO")
+    async with World(tmp_path) as world:
+        server = await world.start("a")
+        world.fate = lambda verb, key: Fate(error=problem)
+        expected = (200, f"nobody leads: failed to read the lease: {problem}")
+
+        async def is_reported() -> bool:
+            return await health_text(server.base) == expected
+
+        await eventually(is_reported)
+        world.fate = lambda verb, key: Fate()
+        await server.until(lambda: server.lead is not None)
+        assert await health_text(server.base) == (200, "ok")
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert lines.count("failed to read the lease, will retry") == 1
+
+
 async def unhealthy_text(port: int) -> str:
     """What /health says when it says that nobody can lead."""
 

@@ -35,6 +35,7 @@ MAX_FILE_BYTES = 1 << 20
 SNAPSHOT_MESSAGE_SECONDS = 15.0  # between two messages of a snapshot
 READ_PREFIXES = ("Get", "List", "Plan")  # of calls that change nothing
 MAYBE_APPLIED = "the change may have been applied: check before you try again"
+NO_LEADER = "check --servers, and that the shard has a leader: `/health` of a server says what it waits for"
 # An unresponsive server is noticed within five seconds. The wide window lets a snapshot of thousands of instances flow.
 WATCH_LIMITS = Limits(ping_after=2.0, pong_within=3.0, window=MIB)
 REGISTER = "create one with `nstance-admin cluster register-operator --output-dir`"
@@ -161,7 +162,7 @@ class Client:
         except status.UnreachableError as error:
             changes = not rpc.startswith(READ_PREFIXES) and not getattr(message, "dry_run", False)
             sent = isinstance(error.__cause__, TimeoutError | StreamTerminatedError | GRPCError)
-            advice = MAYBE_APPLIED if changes and sent else "check --servers, and that the shard has a leader"
+            advice = MAYBE_APPLIED if changes and sent else NO_LEADER
             reason = status.explain(error)
             if not any(address in reason for address in self._addresses):
                 reason = f"{' or '.join(self._addresses)}: {reason}"

@@ -46,6 +46,8 @@ class PermanentError(ProviderError):
         super().__init__(message)
         self.permission = permission
         self.parameter = parameter
+        if permission:
+            self.code = "permission_denied"
 
 
 class UnavailableError(ProviderError):

@@ -16,11 +16,14 @@ class Probes:
         self,
         *,
         health_problem: Callable[[], str | None],
+        waits_for: Callable[[], str] = lambda: "",
         metrics: telemetry.Metrics,
         limits: http_listener.Limits = http_listener.LIMITS,
     ) -> None:
-        """`health_problem`: why this server is not healthy, or None if it is; it must not block."""
+        """`health_problem`: why this server is not healthy, or None if it is. `waits_for`: what a healthy one waits for,
+        or nothing. Neither may block."""
         self._health_problem = health_problem
+        self._waits_for = waits_for
         self._metrics = metrics
         self.listener = http_listener.HttpListener(self._answer, limits=limits)
 
@@ -32,4 +35,6 @@ class Probes:
         if request.path == "/metrics":
             return web.Response(body=self._metrics.render(), headers={"Content-Type": telemetry.CONTENT_TYPE})
         reason = self._health_problem()
-        return web.Response(text="ok") if reason is None else web.Response(status=503, text=reason)
+        if reason is not None:
+            return web.Response(status=503, text=reason)
+        return web.Response(text=self._waits_for() or "ok")

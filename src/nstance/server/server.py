@@ -74,6 +74,12 @@ class Server:
         damage = self.elector.lease_damage or (journal and f"the journal is damaged: {journal}")
         return "" if self.leader.context is not None or self.elector.sees_leader else damage
 
+    @property
+    def waits_for(self) -> str:
+        """Why nobody leads, if storage does not answer. A restart would not help: it needs storage too."""
+        problem = self.elector.storage_problem
+        return "" if self.leader.context is not None or self.elector.sees_leader else problem
+
     def stop(self) -> None:
         """Begin an orderly stop: `run` returns when the lease is free."""
         self.elector.stop()

@@ -121,7 +121,7 @@ class ServerProcess:
     async def _run(self) -> None:
         shard_store = self._store if self._store is not None else stores.open_shard_store(self.options)
         store = ObservedStore(shard_store, self.metrics.storage_request)
-        probes = Probes(health_problem=self._health_problem, metrics=self.metrics)
+        probes = Probes(health_problem=self._health_problem, waits_for=self._waits_for, metrics=self.metrics)
         log.info("server starting", extra={"server": self.options.id, "shard": self.shard})
         # Beside the rest of the boot: with slow storage each request that is waited for counts.
         store_check = asyncio.create_task(self._check_store(store))
@@ -142,6 +142,11 @@ class ServerProcess:
         if self._boot_problem is not None or self.server is None or not self.server.damage:
             return self._boot_problem
         return f"nobody can lead: {self.server.damage}"
+
+    def _waits_for(self) -> str:
+        """Why nobody leads. This is no reason to be replaced: a new server would wait for the same."""
+        problem = self.server.waits_for if self.server is not None else ""
+        return problem and f"nobody leads: {problem}"
 
     # ---- boot
 

@@ -35,7 +35,8 @@ PROVIDER_OPS = frozenset(
     | {"load_balancer_members", "load_balancer_register", "load_balancer_deregister"}
 )
 PROVIDER_CODES = frozenset(
-    {"ok", "not_found", "no_capacity", "throttled", "permanent", "unavailable", "unknown_outcome", "unknown"}
+    {"ok", "not_found", "no_capacity", "throttled", "permanent", "permission_denied"}
+    | {"unavailable", "unknown_outcome", "unknown"}
 )
 
 _REACTION = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -193,6 +193,7 @@ async def test_a_half_denied_policy_names_the_permission_and_heals(tmp_path: Pat
         await world.resize(4)
         await server.until(lambda: "AWS denied ec2:RunInstances" in last_error(world))
         assert "AWS denied ec2:RunInstances: allow it in the server's role" in await words(admin, "status")
+        assert "calls to the provider were denied since its start" in await words(admin, "doctor")
         assert await world.stand_in.instances.existing() == before
         world.stand_in.rules.heal()
         await world.settle(4)

@@ -19,7 +19,7 @@ from nstance.server.election import peers
 from nstance.server.election.context import ElectionContext
 from nstance.server.election.lease_holder import HeldLease
 from nstance.server.election.shard_time import ShardTime
-from nstance.server.election.standby import Standby
+from nstance.server.election.standby import CLAIM, JOURNAL, Standby
 from nstance.server.election.term import Term
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,11 @@ class Elector:
     def sees_leader(self) -> bool:
         """Whether another server leads and sent a heartbeat a moment ago."""
         return self.term is None and self._standby.has_promised()
+
+    @property
+    def storage_problem(self) -> str:
+        """Why this server cannot claim the lease now, if storage is the reason."""
+        return next((f"failed to {action}: {why}" for action, why in self._standby.problems.items()), "")
 
     @property
     def held(self) -> Lease | None:
@@ -129,13 +134,15 @@ class Elector:
             try:
                 term = await held.claim(target)
                 log.info("leadership acquired", extra={"epoch": term.epoch, "reason": target.reason})
+                standby.on_storage(CLAIM, None)
                 return held
             except settle.OvertakenError as overtaken:
+                standby.on_storage(CLAIM, None)
                 with contextlib.suppress(BadLeaseError):  # the next read reports it
                     renewed = standby.on_overtaken(overtaken.found)
                 wait = 0.0 if renewed is not None else rng.uniform(0.0, self._context.timings.poll / 2)
             except errors.StorageError as problem:
-                log.debug("failed to claim the lease", extra={"error": str(problem)})
+                standby.on_storage(CLAIM, problem)
                 wait = rng.uniform(0.05, 0.2)
             standby.claiming = False
             await self._sleep(wait)
@@ -147,6 +154,7 @@ class Elector:
         try:
             if self.damage:  # it counts until somebody leads: a journal that lacks its last slots reads well
                 await self._floor()
+                self._standby.on_storage(JOURNAL, None)
             found = await self._standby.target()
             self.lease_damage = ""
             return found
@@ -157,7 +165,7 @@ class Elector:
                 log.error("failed to read the lease: nobody can lead", extra={"error": str(damage)})
             self.lease_damage = str(damage)
         except (errors.StorageError, TimeoutError) as problem:
-            log.debug("failed to read the journal", extra={"error": str(problem)})
+            self._standby.on_storage(JOURNAL, problem)
         return None, self._context.rng.uniform(0.5, 1.0) * self._context.waits.abstain
 
     async def _keep_link(self) -> None:

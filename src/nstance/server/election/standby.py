@@ -4,9 +4,10 @@ A standby that gets heartbeats promises not to challenge the leader, and does no
 epoch. None is made while a claim is under way: the leader would continue while the claim takes its lease.
 """
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from nstance.core import election as rules
 from nstance.core.election import Attempt, Claim
@@ -20,6 +21,7 @@ from nstance.server.election.shard_time import ShardTime
 log = logging.getLogger(__name__)
 
 NEVER = float("-inf")
+READ, CLAIM, JOURNAL = "read the lease", "claim the lease", "read the journal"  # what an election asks of storage
 
 
 @dataclass(eq=False)
@@ -32,6 +34,7 @@ class Standby:
     claiming: bool = False
     hold_off: float = NEVER
     tail: int = 0  # the longest journal that a lease or heartbeat named
+    problems: dict[str, str] = field(default_factory=dict)  # what storage does not do now, and why
     _seen: ReadLease | None = None
     _seen_at: float = 0.0
     _missing_since: float | None = None
@@ -54,6 +57,15 @@ class Standby:
         if known is None or known.free or known.holder.incarnation == self.context.me.incarnation:
             return None
         return known if known.holder.addresses else None
+
+    def on_storage(self, action: str, problem: Exception | None) -> None:
+        """The outcome of a request, named as in "read the lease". Only the first failure of many is worth a line."""
+        if problem is None:
+            self.problems.pop(action, None)
+            return
+        level = logging.DEBUG if action in self.problems else logging.WARNING
+        log.log(level, "failed to %s, will retry", action, extra={"error": str(problem) or "timed out"})
+        self.problems[action] = str(problem) or "timed out"
 
     def has_promised(self) -> bool:
         return self.context.clock.monotonic() < self._kept_until
@@ -113,23 +125,28 @@ class Standby:
             if claim is not None and beat.member:
                 return claim, 0.0
         try:
-            found = await self.context.read()
-        except (errors.StorageError, TimeoutError) as problem:
-            log.debug("failed to read the lease", extra={"error": str(problem)})
+            found = await self._read()
+        except (errors.StorageError, TimeoutError):
             return None, self.context.rng.uniform(0.1, 0.4)
         return await self._wait_for_missing() if found is None else self._evaluate(found)
 
     async def _follow_leader(self, now: float) -> float:
         """While this server holds off it claims nothing, but it must know the leader to stand by. Returns how long to wait."""
         if now >= self._kept_until:
-            try:
-                found = await self.context.read()
-            except (errors.StorageError, TimeoutError) as problem:
-                log.debug("failed to read the lease", extra={"error": str(problem)})
-            else:
+            with contextlib.suppress(errors.StorageError, TimeoutError):
+                found = await self._read()
                 if found is not None:
                     self._evaluate(found)
         return min(self.hold_off - now, max(self.context.timings.poll, self._kept_until - now))
+
+    async def _read(self) -> ReadLease | None:
+        try:
+            found = await self.context.read()
+        except (errors.StorageError, TimeoutError) as problem:
+            self.on_storage(READ, problem)
+            raise
+        self.on_storage(READ, None)
+        return found
 
     def _evaluate(self, found: ReadLease) -> Attempt:
         now, me, current = self.context.clock.monotonic(), self.context.me, found.lease
@@ -156,8 +173,9 @@ class Standby:
             if floor and await context.read() is not None:
                 return None, 0.0  # it was created, and the journal written, between the two reads
         except (errors.StorageError, TimeoutError) as problem:
-            log.debug("failed to read the journal", extra={"error": str(problem)})
+            self.on_storage(JOURNAL, problem)
             return None, context.rng.uniform(0.2, 0.6)
+        self.on_storage(JOURNAL, None)
         now = context.clock.monotonic()
         if floor and self._missing_since is None:
             log.error(
@@ -180,6 +198,7 @@ class Standby:
                     link.send(peers.Refusal(self._max_epoch))
                     return False
                 self._max_epoch = message.epoch
+                self.problems.clear()  # they do not matter while somebody leads
                 self._promise(message, known)
                 self._heartbeat = message
                 self._claimable = (holder.incarnation, message) if message.member else None

@@ -1,5 +1,16 @@
 # One zone, one shard, three instances, in the default network.
 
+terraform {
+  required_version = ">= 1.11"
+
+  required_providers {
+    google = {
+      source  = "hashicorp/google"
+      version = ">= 6.23"
+    }
+  }
+}
+
 variable "project_id" {
   type = string
 }
