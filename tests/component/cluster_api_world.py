@@ -21,7 +21,6 @@ from component.operator_world import REAL, Cluster, operating
 from nstance.kube import errors, kinds
 from nstance.kube.kinds import Kind
 from nstance.operator.controllers import resources
-from nstance.operator.options import Waits
 from support import cluster_api, real_kube
 
 CLUSTER_API_SETTING = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")
@@ -50,7 +49,6 @@ async def together(
     *,
     drain_timeout: str = "0",
     alone: Callable[[Cluster], Awaitable[None]] | None = None,
-    waits: Waits | None = None,
     feature_gates: str = "",
 ) -> AsyncIterator[Cluster]:
     """Cluster API has the rights that its manifests and ours give it. `alone`: what happens before there is a Cluster API;
@@ -59,7 +57,6 @@ async def together(
     work = dir / "cluster-api"
     work.mkdir()
     async with operating(dir, "real", groups, start=False, drain_timeout=drain_timeout) as cluster:
-        cluster.waits = waits or cluster.waits
         async with _workload_rights(cluster):
             if alone is not None:
                 await alone(cluster)

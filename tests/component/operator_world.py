@@ -17,7 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -234,6 +234,16 @@ def _kubelet_flags(userdata: str) -> tuple[dict[str, str], list[Object]]:
     ]
 
 
+def with_template(**keys: object) -> Callable[..., World]:
+    """Makes shards whose template has these keys too."""
+
+    def make_world(dir: Path, settings: dict[str, Any], **more: Any) -> World:
+        settings["templates"]["web"] |= keys
+        return World(dir, settings, **more)
+
+    return make_world
+
+
 @contextlib.asynccontextmanager
 async def operating(
     dir: Path,
@@ -242,11 +252,10 @@ async def operating(
     *,
     start: bool = True,
     drain_timeout: str = "30s",
-    template: dict[str, object] | None = None,
     make_world: Callable[..., World] = World,
 ) -> AsyncIterator[Cluster]:
-    """`groups`: for each shard its static groups with their sizes. `template`: more keys of their template. `make_world`: for
-    shards that are not over a cloud in memory."""
+    """`groups`: for each shard its static groups with their sizes. `make_world`: for shards with other settings (see
+    `with_template`), or that are not over a cloud in memory."""
     clock, rng = SystemClock(), SystemRng()
     async with contextlib.AsyncExitStack() as stack:
         access = await stack.enter_async_context(kubernetes_of(kubernetes, dir))
@@ -259,9 +268,7 @@ async def operating(
                 for group, size in sizes.items()
             }
             first = next(iter(shards.values()), None)
-            settings = config(groups={"default": static})
-            settings["templates"]["web"] |= template or {}
-            world = make_world(dir / name, settings, shard=ShardId(name), beside=first)
+            world = make_world(dir / name, config(groups={"default": static}), shard=ShardId(name), beside=first)
             shards[name] = await stack.enter_async_context(world)
             await world.start()
         namespace = f"t-{uuid.uuid4().hex[:12]}"

@@ -109,8 +109,12 @@ async def test_a_machine_health_check_replaces_an_instance(tmp_path: Path, caplo
 
 async def test_a_cluster_api_that_was_removed_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its phases stay on the objects. The operator writes in its place again."""
-    waits = Waits(cluster_api_gone=5.0, cluster_api_check=0.5)
-    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}, waits=waits) as cluster:
+
+    async def wait_less(cluster: Cluster) -> None:
+        cluster.waits = Waits(cluster_api_gone=5.0, cluster_api_check=0.5)
+
+    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}, alone=wait_less) as cluster:
+        await cluster.start()
         await cluster.until(whole(cluster, POOL, 1))
         assert cluster.remove_cluster_api is not None
         await cluster.remove_cluster_api()

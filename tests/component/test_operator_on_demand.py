@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from component.operator_world import KUBERNETES, Cluster, operating
+from component.operator_world import KUBERNETES, Cluster, operating, with_template
 from nstance.kube import kinds
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
@@ -49,7 +49,9 @@ async def test_the_feature_can_be_turned_off(tmp_path: Path, kubernetes: str) ->
 
 async def test_a_template_limits_what_a_namespace_orders(tmp_path: Path, kubernetes: str) -> None:
     limits = {"max": 3, "max_per_requester": 1}
-    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0", template={"on_demand": limits}) as cluster:
+    async with operating(
+        tmp_path, kubernetes, ONE, drain_timeout="0", make_world=with_template(on_demand=limits)
+    ) as cluster:
         await cluster.pod("first", annotations={GROUP: "web"})
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
         await cluster.pod("second", annotations={GROUP: "web"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from component.operator_world import KUBERNETES, Cluster, operating
+from component.operator_world import KUBERNETES, Cluster, operating, with_template
 from component.test_operator_machines import make_machine
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
@@ -192,7 +192,9 @@ async def test_cluster_autoscaler_scales_up_to_zero_and_back(tmp_path: Path, kub
 async def test_cluster_autoscaler_reads_what_a_node_of_an_empty_pool_will_have(tmp_path: Path, kubernetes: str) -> None:
     """From the object behind the MachinePool: maps of texts. And from annotations of the MachinePool."""
     capacity = {"cpu": "4", "memory": "16Gi"}
-    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, template={"capacity": capacity}) as cluster:
+    async with operating(
+        tmp_path, kubernetes, {"zone-a": {"web": 0}}, make_world=with_template(capacity=capacity)
+    ) as cluster:
         await cluster.until(lambda: cluster.get(kinds.NSTANCE_MACHINE_POOL, POOL))
         node = {"labels": {"tier": "web"}, "taints": [{"key": "tier", "value": "web", "effect": "NoSchedule"}]}
         await cluster.kube.patch(

@@ -17,6 +17,7 @@ from nstance.kube.lease import Election, LeaseTimes
 from nstance.kube.port import Object, Selection
 from support import kube_verbs
 from support.eventually import eventually
+from support.kube_verbs import Target
 
 CONFIG_MAP, POD = kinds.CONFIG_MAP, kinds.POD
 NOWHERE = kinds.Kind("contract.nstance.dev", "v1", "Nothing", "nothings")
@@ -160,42 +161,41 @@ async def test_json_patch(world: World) -> None:
         {"op": "replace", "path": "/spec/size", "value": 2},
         {"op": "add", "path": "/spec/names/-", "value": "y"},
     ]
-    changed = await kube_verbs.patch(world.kube, WIDGET, "a", operations, namespace=world.namespace, how=Patch.JSON)
+    widget = Target(WIDGET, "a", world.namespace)
+    changed = await kube_verbs.patch(world.kube, widget, operations, how=Patch.JSON)
     assert changed["spec"] == {"size": 2, "names": ["x", "y"]}
     for wrong in (operations, [{"op": "remove", "path": "/spec/missing"}]):
         with pytest.raises(errors.InvalidError):
-            await kube_verbs.patch(world.kube, WIDGET, "a", wrong, namespace=world.namespace, how=Patch.JSON)
+            await kube_verbs.patch(world.kube, widget, wrong, how=Patch.JSON)
     assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == changed
 
 
 async def test_strategic_patch_merges_lists_by_their_keys(world: World) -> None:
     await world.kube.create(POD, world.pod("a"))
+    pod_status = Target(POD, "a", world.namespace, "status")
     body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-    await kube_verbs.patch(
-        world.kube, POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
-    )
+    await kube_verbs.patch(world.kube, pod_status, body, how=Patch.STRATEGIC)
     body = {"status": {"conditions": [{"type": "Other", "status": "False"}]}}
-    changed = await kube_verbs.patch(
-        world.kube, POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
-    )
+    changed = await kube_verbs.patch(world.kube, pod_status, body, how=Patch.STRATEGIC)
     found = {condition["type"]: condition["status"] for condition in changed["status"]["conditions"]}
     assert {"Ready": "True", "Other": "False"}.items() <= found.items()
     await world.kube.create(WIDGET, world.widget("a"))
     with pytest.raises(errors.InvalidError):
-        await kube_verbs.patch(world.kube, WIDGET, "a", {}, namespace=world.namespace, how=Patch.STRATEGIC)
+        await kube_verbs.patch(world.kube, Target(WIDGET, "a", world.namespace), {}, how=Patch.STRATEGIC)
 
 
 async def test_apply_makes_and_changes(world: World) -> None:
     body = {"metadata": {"name": "a"}, "spec": {"size": 1}}
-    options: dict[str, Any] = {"namespace": world.namespace, "how": Patch.APPLY, "by": "contract"}
-    made = await kube_verbs.patch(world.kube, WIDGET, "a", body, **options)
+    widget = Target(WIDGET, "a", world.namespace)
+    options: dict[str, Any] = {"how": Patch.APPLY, "by": "contract"}
+    made = await kube_verbs.patch(world.kube, widget, body, **options)
     assert made["spec"] == {"size": 1}
-    changed = await kube_verbs.patch(world.kube, WIDGET, "a", {**body, "spec": {"size": 2}}, **options)
+    changed = await kube_verbs.patch(world.kube, widget, {**body, "spec": {"size": 2}}, **options)
     assert changed["spec"] == {"size": 2}
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
     # Somebody else's field is taken over: two owners must not stop each other.
     await world.kube.patch(WIDGET, "a", {"spec": {"size": 7}}, namespace=world.namespace)
-    changed = await kube_verbs.patch(world.kube, WIDGET, "a", body, **options)
+    changed = await kube_verbs.patch(world.kube, widget, body, **options)
     assert changed["spec"] == {"size": 1}
 
 
@@ -345,9 +345,8 @@ async def test_foreground_deletion_waits_for_what_is_owned(world: World) -> None
 async def running_pod(world: World, name: str) -> Object:
     await world.kube.create(POD, world.pod(name, {"app": "guarded"}))
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    return await kube_verbs.patch(
-        world.kube, POD, name, {"status": status}, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
-    )
+    target = Target(POD, name, world.namespace, "status")
+    return await kube_verbs.patch(world.kube, target, {"status": status}, how=Patch.STRATEGIC)
 
 
 async def test_evict(world: World) -> None:

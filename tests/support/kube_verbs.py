@@ -1,6 +1,7 @@
 """Calls to an API server that the port does not have, because none of our programs makes them: other patches, replaced
 statuses, and deletions with more conditions."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from nstance.kube import http
@@ -13,18 +14,27 @@ from nstance.kube.memory import MemoryKube, Verb
 from nstance.kube.port import Object
 
 
-async def patch(
-    kube: Any, kind: Kind, name: str, body: Any, *, how: Patch, namespace: str, subresource: str = "", by: str = "tests"
-) -> Object:
+@dataclass(frozen=True)
+class Target:
+    """One object, or a subresource of it."""
+
+    kind: Kind
+    name: str
+    namespace: str
+    subresource: str = ""
+
+
+async def patch(kube: Any, of: Target, body: Any, *, how: Patch, by: str = "tests") -> Object:
     """`by`: the field manager."""
+    kind, name = of.kind, of.name
     typed = _with_type(kind, body) if how is Patch.APPLY else body
     if isinstance(kube, MemoryKube):
-        target, options = kube._target(kind, name, namespace, subresource), Options(manager=by)
+        target, options = kube._target(kind, name, of.namespace, of.subresource), Options(manager=by)
         return await kube._call(
             Verb.PATCH, kind, name, lambda: kube.api.patch(target, values.copy(typed), how=how, options=options)
         )
     query = {"fieldManager": by} | ({"force": "true"} if how is Patch.APPLY else {})
-    path = http._path(kind, namespace, name, subresource)
+    path = http._path(kind, of.namespace, name, of.subresource)
     return await kube._call(http._Request("PATCH", path, kind, typed, how.value, query))
 
 

@@ -118,6 +118,15 @@ def document(value: object, form: str) -> str:
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
 
 
+def part(value: object, form: str) -> str:
+    """One document of many that are printed as they come: JSON on one line, and a mark before each of YAML."""
+    if form == "json":
+        import json
+
+        return json.dumps(value, ensure_ascii=False) + "\n"
+    return ("---\n" if form == "yaml" else "") + document(value, form)
+
+
 def _names(value: object) -> Iterator[str]:
     """Of each record what a command takes to name it."""
     if isinstance(value, list):

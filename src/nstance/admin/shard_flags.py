@@ -1,7 +1,7 @@
 """The flags that all shard commands share: which shards to call, with which identity, and the output format."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -153,30 +153,21 @@ def optional_shards_flags(command: Function) -> Function:
     """For commands that work on storage and can notify running shards: `selection` is None unless --servers is on the
     command line. The environment's shards are meant for the shard commands."""
 
-    @functools.wraps(command)
-    def collect(**rest: Any) -> None:
-        if _is_typed("servers"):
-            command(selection=_selection(None, rest), **rest)
-            return
-        for unused in ("servers", "identity_dir", "timeout"):
-            rest.pop(unused)
-        command(selection=None, **rest)
-
-    return decorated(collect, _SERVER_FLAGS)
+    return _optional_shards(command, lambda servers: _is_typed("servers"))
 
 
 def shards_if_known(command: Function) -> Function:
     """Selects all shards of --servers; `selection` is None without it."""
+    return _optional_shards(command, bool)
 
+
+def _optional_shards(command: Function, are_chosen: Callable[[Servers | None], bool]) -> Function:
     @functools.wraps(command)
     def collect(**rest: Any) -> None:
-        if rest["servers"]:
-            form = rest["form"]
-            command(selection=_selection(None, rest), form=form, **rest)
-            return
-        for unused in ("servers", "identity_dir", "timeout"):
-            rest.pop(unused)
-        command(selection=None, **rest)
+        selection = _selection(None, dict(rest)) if are_chosen(rest["servers"]) else None
+        for used in ("servers", "identity_dir", "timeout"):
+            del rest[used]
+        command(selection=selection, **rest)
 
     return decorated(collect, _SERVER_FLAGS)
 

@@ -27,6 +27,7 @@ from nstance.agent.settings import Settings
 from nstance.agent.traces import AgentTraces
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, Rng
+from nstance.tasks import background
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
 from nstance.wire.call import call
@@ -149,14 +150,9 @@ class ServerCalls:
 
     async def _next_file(self, stream: Any) -> Any:
         """None at the end of the stream, or when a new stream must be opened."""
-        tasks = [asyncio.ensure_future(stream.recv_message()), asyncio.ensure_future(self._resend_files.wait())]
-        try:
+        async with background.running([stream.recv_message(), self._resend_files.wait()]) as tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return tasks[0].result() if tasks[0].done() else None
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _commit(self, incoming: installation.Incoming, commit: agent_pb2.Commit) -> None:
         work = asyncio.get_running_loop().run_in_executor(

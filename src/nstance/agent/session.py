@@ -22,6 +22,7 @@ from nstance.agent.outbox import Outbox
 from nstance.agent.server_calls import AgentParts, ServerCalls
 from nstance.agent.settings import Address
 from nstance.agent.stop_reason import StopReason
+from nstance.tasks import background
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status, tls
 from nstance.wire.channel import Channel, ExpectedServer
@@ -85,12 +86,9 @@ class Session:
             self._outbox.set_goodbye(agent_pb2.Goodbye.SHUTDOWN)
         else:
             self._outbox.set_goodbye(agent_pb2.Goodbye.RESTART)
-        if self._is_open:
-            try:
-                async with asyncio.timeout(self._parts.settings.waits.goodbye):
-                    await self._goodbye_confirmed.wait()
-            except TimeoutError:
-                log.warning("goodbye not confirmed by the server")
+        wait = self._parts.settings.waits.goodbye
+        if self._is_open and not await background.is_set_within(self._goodbye_confirmed, wait):
+            log.warning("goodbye not confirmed by the server")
 
     async def _connect(self, address: Address) -> str:
         """One connection from its beginning to its end; returns why it ended."""
@@ -105,16 +103,13 @@ class Session:
         )
         stub = agent_grpc.AgentServiceStub(channel)
         streams = (self._exchange_health, calls.receive_key_requests, calls.receive_files)
-        tasks = [asyncio.create_task(self._keep_open(channel, stub, stream)) for stream in streams]
-        tasks += [asyncio.create_task(self._send_reports()), asyncio.create_task(calls.renew_certificate(stub))]
+        work = [self._keep_open(channel, stub, stream) for stream in streams]
         # No task group: on Python 3.11 a failing task group forgets that it was cancelled from outside.
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            channel.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        async with background.running([*work, self._send_reports(), calls.renew_certificate(stub)]) as tasks:
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                channel.close()
         problem = ""
         for task in done:
             try:
@@ -208,10 +203,8 @@ class Session:
     async def _wait_report_due(self) -> None:
         while not self._is_report_requested:
             self._schedule_changed.clear()
-            try:
-                async with asyncio.timeout(timing.until_report(self._interval, self._parts.rng)):
-                    await self._schedule_changed.wait()
-            except TimeoutError:
+            wait = timing.until_report(self._interval, self._parts.rng)
+            if not await background.is_set_within(self._schedule_changed, wait):
                 return
         self._is_report_requested = False
 

@@ -6,7 +6,6 @@ only runs it, against any Kubernetes.
 """
 
 import argparse
-import asyncio
 import base64
 import os
 import sys
@@ -29,6 +28,7 @@ from nstance.kube import errors, kinds, kubeconfig
 from nstance.kube.http import HttpKube
 from nstance.kube.port import Kube, Object, find
 from nstance.operator.options import Environment
+from nstance.tasks import background
 
 POLL_SECONDS = 0.2
 NAMESPACE = "default"
@@ -158,15 +158,10 @@ async def run(options: Options) -> None:
     supervisor = Supervisor([operator(options, clock)], screen, clock)
     try:
         if not options.only:
-            preparing = asyncio.ensure_future(prepare(options, screen, clock))
-            stopping = asyncio.ensure_future(stop.wait())
-            await asyncio.wait({preparing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if not preparing.done():
-                preparing.cancel()
-                await asyncio.wait({preparing})
+            async with background.running([prepare(options, screen, clock), stop.wait()]) as tasks:
+                await background.first_end(tasks)
+            if stop.is_set():
                 return
-            preparing.result()
         await supervisor.start()
         screen.say(f"try: kubectl --kubeconfig {options.kubeconfig} get machinepools,nodes")
         async with supervisor.reloading():

@@ -201,25 +201,17 @@ async def _show(dev: Dev) -> None:
 async def run(dev: Dev, *, once: bool) -> None:
     stop = signals.stop_event()
     await dev.prepare()
-    tasks: list[asyncio.Task[object]] = []
     try:
         await dev.start()
-        running: asyncio.Task[object] = asyncio.create_task(dev.run())
-        script: asyncio.Task[object] = asyncio.create_task(
-            (vm_smoke if dev.is_vms else smoke).test(dev) if once else _show(dev)
-        )
-        stopping: asyncio.Task[object] = asyncio.create_task(stop.wait())
-        counting: asyncio.Task[object] = asyncio.create_task(dev.count_connected())
-        tasks = [running, script, stopping, counting]
-        decisive = [running, script, stopping] if once else [running, stopping]
-        await asyncio.wait(decisive, return_when=asyncio.FIRST_COMPLETED)
-        for task in (running, script):
-            if task.done():
-                task.result()
+        script = (vm_smoke if dev.is_vms else smoke).test(dev) if once else _show(dev)
+        async with background.running([dev.run(), stop.wait(), script, dev.count_connected()]) as tasks:
+            await asyncio.wait(tasks[: 3 if once else 2], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks[:3]:
+                if task.done():
+                    task.result()
         if once and stop.is_set():
             raise DevError("stopped by a signal before the test was complete")
     finally:
-        await background.end(tasks)
         await dev.stop()
 
 

@@ -86,6 +86,11 @@ class ShardObserver:
         """A server leads, every group has its size, and every agent is connected and has its files."""
         return not self.missing()
 
+    def find_replacement(self, victim: InstanceId, before: Collection[InstanceId]) -> InstanceId | None:
+        """A new instance that runs, once the victim is gone and the shard is healthy."""
+        new = [id for id, times in self.first_seen.items() if id not in before and State.RUNNING in times]
+        return new[0] if new and victim not in self.agents() and self.is_healthy() else None
+
     def missing(self) -> str:
         """The first thing that keeps the shard from being healthy; empty: nothing."""
         if not self.leader:

@@ -9,7 +9,6 @@ import signal
 from typing import TYPE_CHECKING
 
 from nstance.dev.errors import DevError
-from nstance.model.ids import InstanceId
 from nstance.model.instance import State
 
 if TYPE_CHECKING:
@@ -33,13 +32,8 @@ async def _crash_agent(dev: "Dev") -> None:
     dev.screen.say(f"kill -9 {pid}: the agent of {victim} and its VM crash")
     killed = dev.clock.wall()
     os.kill(pid, signal.SIGKILL)
-
-    def replacement() -> InstanceId | None:
-        new = [i for i, times in dev.observer.first_seen.items() if i not in before and State.RUNNING in times]
-        return new[0] if new and victim not in dev.observer.agents() and dev.observer.is_healthy() else None
-
-    await dev.until(f"a replacement of {victim}", lambda: replacement() is not None)
-    id = replacement()
+    await dev.until(f"a replacement of {victim}", lambda: dev.observer.find_replacement(victim, before) is not None)
+    id = dev.observer.find_replacement(victim, before)
     assert id is not None
     times = dev.observer.first_seen[id]
     steps = [

@@ -62,8 +62,7 @@ async def _lose(dev: "Dev", loss: Loss) -> None:
     def replacement() -> InstanceId | None:
         if not ended and (found := vms.ended_at(directory)) is not None:
             ended.append(found)  # a power-off takes the guest a moment: the loss is when the machine is off
-        new = [id for id, times in dev.observer.first_seen.items() if id not in before and State.RUNNING in times]
-        return new[0] if new and victim not in dev.observer.agents() and dev.observer.is_healthy() else None
+        return dev.observer.find_replacement(victim, before)
 
     await dev.until(f"a replacement of {victim}", lambda: replacement() is not None)
     now, id = dev.clock.wall(), replacement()

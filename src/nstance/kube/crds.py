@@ -40,10 +40,6 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         _READY,
         _AGE,
     ),
-    kinds.NSTANCE_CLUSTER_TEMPLATE: (_AGE,),
-    kinds.NSTANCE_CONTROL_PLANE_TEMPLATE: (_AGE,),
-    kinds.NSTANCE_BOOTSTRAP_CONFIG: (_AGE,),
-    kinds.NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE: (_AGE,),
     kinds.NSTANCE_MACHINE_POOL_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
     kinds.NSTANCE_MACHINE_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
 }
@@ -91,7 +87,9 @@ def definition(kind: Kind) -> Object:
         "storage": True,
         "schema": {"openAPIV3Schema": root},
         "subresources": subresources,
-        "additionalPrinterColumns": [{"name": name, "type": of, "jsonPath": path} for name, of, path in _COLUMNS[kind]],
+        "additionalPrinterColumns": [
+            {"name": name, "type": of, "jsonPath": path} for name, of, path in _COLUMNS.get(kind, (_AGE,))
+        ],
     }
     return {
         "apiVersion": kinds.CUSTOM_RESOURCE_DEFINITION.api_version,

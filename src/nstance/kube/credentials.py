@@ -113,10 +113,8 @@ class Credentials:
                 until = monotonic + max(1.0, lifetime - EARLY_SECONDS)
             pair = (certificate.encode(), key.encode()) if certificate and key else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise errors.UnavailableError(
-                f"the credential plugin {plugin.command} printed no {plugin.api_version} ExecCredential "
-                "with a token or a certificate"
-            ) from None  # the output may contain a token
+            what = f"printed no {plugin.api_version} ExecCredential with a token or a certificate"
+            raise _plugin_error(plugin, what) from None  # the output may contain a token
         return _Answer(token, pair, until)
 
 
@@ -165,28 +163,26 @@ async def _run(plugin: ExecPlugin, access: Access) -> bytes:
         )
     except OSError as problem:
         hint = f"; {plugin.hint.strip()}" if plugin.hint else ""
-        raise errors.UnavailableError(
-            f"the credential plugin {plugin.command} could not be run: {problem.strerror}{hint}"
-        ) from None
+        raise _plugin_error(plugin, f"could not be run: {problem.strerror}{hint}") from None
     try:
         async with asyncio.timeout(PLUGIN_TIMEOUT_SECONDS):
             output, error_output = await process.communicate()
     except TimeoutError:
-        raise errors.UnavailableError(
-            f"the credential plugin {plugin.command} took longer than {PLUGIN_TIMEOUT_SECONDS:g} s"
-        ) from None
+        raise _plugin_error(plugin, f"took longer than {PLUGIN_TIMEOUT_SECONDS:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
         last = error_output.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        raise errors.UnavailableError(
-            f"the credential plugin {plugin.command} exited with {process.returncode}: {last}"
-        )
+        raise _plugin_error(plugin, f"exited with {process.returncode}: {last}")
     if len(output) > _MAX_OUTPUT_BYTES:
-        raise errors.UnavailableError(f"the credential plugin {plugin.command} printed {len(output)} bytes")
+        raise _plugin_error(plugin, f"printed {len(output)} bytes")
     return output
+
+
+def _plugin_error(plugin: ExecPlugin, what: str) -> errors.UnavailableError:
+    return errors.UnavailableError(f"the credential plugin {plugin.command} {what}")
 
 
 def _exec_info(plugin: ExecPlugin, access: Access) -> str:

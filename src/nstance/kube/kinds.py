@@ -29,6 +29,13 @@ def _core(name: str, plural: str, *, namespaced: bool = True) -> Kind:
     return Kind("", "v1", name, plural, namespaced)
 
 
+INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io"
+
+
+def _own(name: str, plural: str) -> Kind:
+    return Kind(INFRASTRUCTURE, "v1beta1", name, plural)
+
+
 NAMESPACE = _core("Namespace", "namespaces", namespaced=False)
 NODE = _core("Node", "nodes", namespaced=False)
 POD = _core("Pod", "pods")
@@ -54,21 +61,14 @@ CLUSTER = Kind(CAPI, "v1beta2", "Cluster", "clusters")
 MACHINE_POOL = Kind(CAPI, "v1beta2", "MachinePool", "machinepools")
 MACHINE = Kind(CAPI, "v1beta2", "Machine", "machines")
 
-INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io"
-NSTANCE_CLUSTER = Kind(INFRASTRUCTURE, "v1beta1", "NstanceCluster", "nstanceclusters")
-NSTANCE_CONTROL_PLANE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceControlPlane", "nstancecontrolplanes")
-NSTANCE_MACHINE_POOL = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachinePool", "nstancemachinepools")
-NSTANCE_SHARD_GROUP = Kind(INFRASTRUCTURE, "v1beta1", "NstanceShardGroup", "nstanceshardgroups")
-NSTANCE_MACHINE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachine", "nstancemachines")
-NSTANCE_CLUSTER_TEMPLATE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceClusterTemplate", "nstanceclustertemplates")
-NSTANCE_CONTROL_PLANE_TEMPLATE = Kind(
-    INFRASTRUCTURE, "v1beta1", "NstanceControlPlaneTemplate", "nstancecontrolplanetemplates"
-)
-NSTANCE_BOOTSTRAP_CONFIG = Kind(INFRASTRUCTURE, "v1beta1", "NstanceBootstrapConfig", "nstancebootstrapconfigs")
-NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE = Kind(
-    INFRASTRUCTURE, "v1beta1", "NstanceBootstrapConfigTemplate", "nstancebootstrapconfigtemplates"
-)
-NSTANCE_MACHINE_POOL_TEMPLATE = Kind(
-    INFRASTRUCTURE, "v1beta1", "NstanceMachinePoolTemplate", "nstancemachinepooltemplates"
-)
-NSTANCE_MACHINE_TEMPLATE = Kind(INFRASTRUCTURE, "v1beta1", "NstanceMachineTemplate", "nstancemachinetemplates")
+NSTANCE_CLUSTER = _own("NstanceCluster", "nstanceclusters")
+NSTANCE_CONTROL_PLANE = _own("NstanceControlPlane", "nstancecontrolplanes")
+NSTANCE_MACHINE_POOL = _own("NstanceMachinePool", "nstancemachinepools")
+NSTANCE_SHARD_GROUP = _own("NstanceShardGroup", "nstanceshardgroups")
+NSTANCE_MACHINE = _own("NstanceMachine", "nstancemachines")
+NSTANCE_CLUSTER_TEMPLATE = _own("NstanceClusterTemplate", "nstanceclustertemplates")
+NSTANCE_CONTROL_PLANE_TEMPLATE = _own("NstanceControlPlaneTemplate", "nstancecontrolplanetemplates")
+NSTANCE_BOOTSTRAP_CONFIG = _own("NstanceBootstrapConfig", "nstancebootstrapconfigs")
+NSTANCE_BOOTSTRAP_CONFIG_TEMPLATE = _own("NstanceBootstrapConfigTemplate", "nstancebootstrapconfigtemplates")
+NSTANCE_MACHINE_POOL_TEMPLATE = _own("NstanceMachinePoolTemplate", "nstancemachinepooltemplates")
+NSTANCE_MACHINE_TEMPLATE = _own("NstanceMachineTemplate", "nstancemachinetemplates")

@@ -1,4 +1,4 @@
-"""A VM as a provider's listing shows it, in terms that decisions understand."""
+"""VMs as a provider's listing shows them."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,26 @@ from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, Shar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenVm:
+class ListedVm:
+    """What a listing shows, without the state, for which each provider has words of its own."""
+
     id: InstanceId
     provider_id: ProviderId
-    state: VmState  # never ABSENT: a listing does not show such a VM
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""
-    # From its tags; None where a tag is missing.
+    # From its tags; None where a tag is missing. Only a VM whose tags are complete may ever be collected as an orphan.
     cluster: ClusterId | None = None
     shard: ShardId | None = None
     tenant: TenantId | None = None
     group: GroupName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenVm(ListedVm):
+    """In terms that decisions understand."""
+
+    state: VmState  # never ABSENT: a listing does not show such a VM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.serving.webhooks import WebhookServer
 from nstance.operator.shards.identity import IdentityStore
 from nstance.operator.shards.links import Links
+from nstance.tasks import background
 from nstance.telemetry.tracing import Tracing
 from nstance.wire.credentials import Credentials
 from nstance.wire.http_listener import HttpListener
@@ -296,15 +297,8 @@ class Operator:
 
 async def run_until_first_end(jobs: list[Coroutine[Any, Any, None]]) -> None:
     """Runs all jobs until one ends, cancels the others and waits for them. Raises the first one's error unchanged."""
-    tasks = [asyncio.ensure_future(job) for job in jobs]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in done:
-        task.result()
+    async with background.running(jobs) as tasks:
+        await background.first_end(tasks)
 
 
 def _read(source: bytes | Path | None) -> bytes | None:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ProviderId, ShardId, TenantId
+from nstance.model.vm import ListedVm
 
 MAX_CONSOLE_BYTES = 64 * 1024
 
@@ -66,20 +67,10 @@ class CreateRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vm:
+class Vm(ListedVm):
     """One VM as the provider shows it."""
 
-    id: InstanceId
-    provider_id: ProviderId
     status: Status
-    ip4: str = ""
-    ip6: str = ""
-    hostname: str = ""
-    # From its tags; None where a tag is missing. Only a VM whose tags are complete may ever be collected as an orphan.
-    cluster: ClusterId | None = None
-    shard: ShardId | None = None
-    tenant: TenantId | None = None
-    group: GroupName | None = None
     end_reason: str = ""  # why it stopped or was deleted, in the provider's words
     problem: str = ""  # why it stands still although it is neither stopped nor deleted
 

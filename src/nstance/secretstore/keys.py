@@ -76,12 +76,12 @@ async def read_key(
         text = environment.get(variable, "")
         if not text:
             raise errors.BadKeyError(f"no encryption key: the environment variable {variable} is not set")
-        return (_parse(text, f"environment variable {variable}"),)
+        return (sealing.parse_named_key(text, f"environment variable {variable}"),)
     if not source and provider in {kind.value for kind in KeySource}:
         needed = "the path of a file" if provider == KeySource.FILE.value else "the name of the secret"
         raise errors.BadKeyError(f"no encryption key: the key provider {provider!r} needs {needed} as its source")
     if provider == KeySource.FILE.value:
-        return (_parse(_read_file(source), source),)
+        return (sealing.parse_named_key(_read_file(source), source),)
     if provider == KeySource.AWS_SECRETS_MANAGER.value:
         return await key_sources.read_secret_key(clients.aws, source)
     if provider == KeySource.AWS_PARAMETER_STORE.value:
@@ -124,10 +124,3 @@ def _read_file(path: str) -> bytes:
             return file.read(_MAX_FILE)
     except OSError as error:
         raise errors.BadKeyError(f"no encryption key: failed to read {path}: {error.strerror}") from error
-
-
-def _parse(key: str | bytes, where: str) -> bytes:
-    try:
-        return sealing.parse_key(key)
-    except errors.BadKeyError as error:
-        raise errors.BadKeyError(f"{where}: {error}") from None

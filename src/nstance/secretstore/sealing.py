@@ -129,6 +129,14 @@ def parse_key(key: str | bytes) -> bytes:
     )
 
 
+def parse_named_key(key: str | bytes, where: str) -> bytes:
+    """The same, for an error that says where the key is."""
+    try:
+        return parse_key(key)
+    except errors.BadKeyError as problem:
+        raise errors.BadKeyError(f"{where}: {problem}") from None
+
+
 def _base64(text: bytes) -> bytes:
     standard = text.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
     return base64.b64decode(standard + b"=" * (-len(standard) % 4), validate=True)

@@ -1,6 +1,5 @@
 """One server of a shard: standby or leader. The composition root that the product and the simulator share."""
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -18,6 +17,7 @@ from nstance.server.leader.environment import Environment
 from nstance.server.leader.history import History
 from nstance.server.leader.leader import Leader
 from nstance.server.state.follower import Follower
+from nstance.tasks.background import running
 
 STANDBY_SECONDS = 5.0  # since its last answer, in which a standby counts
 
@@ -86,16 +86,10 @@ class Server:
 
     async def run(self, *background: Coroutine[Any, Any, None]) -> None:
         """Lead or stand by until stopped. `background` ends only by a bug: then the lease is released, and `run` raises."""
-        works = (self.follower.run(leading=lambda: self.elector.has_term), *background)
-        tasks = [asyncio.create_task(each) for each in works]
-        for task in tasks:
-            task.add_done_callback(lambda _: self.elector.stop())
-        try:
+        async with running((self.follower.run(leading=lambda: self.elector.has_term), *background)) as tasks:
+            for task in tasks:
+                task.add_done_callback(lambda _: self.elector.stop())
             await self.elector.run(self.leader.run)
             for task in tasks:
                 if task.done():
                     task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

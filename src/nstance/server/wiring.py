@@ -42,6 +42,7 @@ from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.server import Server
 from nstance.server.state.instance_traces import InstanceTraces
+from nstance.tasks import background
 from nstance.tasks.backoff import retry
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
@@ -131,8 +132,7 @@ class ServerProcess:
                 async with contextlib.AsyncExitStack() as opened:
                     await self._serve(store, configuration, opened, store_check)
         finally:
-            store_check.cancel()
-            await asyncio.gather(store_check, return_exceptions=True)
+            await background.end([store_check])
             await probes.listener.close()
             if self._store is None:
                 await store.close()
@@ -233,11 +233,7 @@ class ServerProcess:
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not longer than until `stop`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+        await background.is_set_within(self._stopping, seconds)
 
     async def _wait_for_trust(self, read: Callable[[], Awaitable[T]], what: str) -> T:
         """Retries until storage and the store of the encryption key answer. Raises FatalError."""

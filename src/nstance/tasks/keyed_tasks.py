@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
+from nstance.tasks import background
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -43,7 +45,4 @@ class KeyedTasks(Generic[K]):
                         task.result()
                         raise AssertionError("a task ended without being cancelled")
         finally:
-            remaining = [*tasks.values(), *ended]
-            for task in remaining:
-                task.cancel()
-            await asyncio.gather(*remaining, return_exceptions=True)
+            await background.end([*tasks.values(), *ended])

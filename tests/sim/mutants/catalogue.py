@@ -355,7 +355,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "effects-without-a-term",
         "nstance.server.cloud.provider_calls",
-        "        await self._ready()\n",
+        "        await self.ready()\n",
         "",
         "the provider is called by a server that no longer leads",
     ),

@@ -1,6 +1,5 @@
 """Prints a journal slot as lines for people, or as one document for programs."""
 
-import json
 from collections.abc import Iterator
 
 import click
@@ -24,15 +23,9 @@ class Printer:
 
     def text(self, found: JournalSlot) -> str:
         document = self._document(found)
-        if self._form == "json":
-            return json.dumps(document, ensure_ascii=False) + "\n"  # one line each, for --follow
-        if self._form == "yaml":
-            return "---\n" + output.document(document, "yaml")
-        if self._form == "name":
-            return f"{found.number}\n"
-        if self._form != "table":
-            return output.document(document, self._form)
-        return "".join(f"{line}\n" for line in _lines(document))
+        if self._form == "table":
+            return "".join(f"{line}\n" for line in _lines(document))
+        return f"{found.number}\n" if self._form == "name" else output.part(document, self._form)
 
     def _document(self, found: JournalSlot) -> dict[str, object]:
         if isinstance(found, DamagedSlot):

@@ -51,10 +51,7 @@ class Subscription:
         """The next entry; None if there is none in time. Raises OverrunError."""
         if not self._queue and not self._overrun:
             self._wake.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._wake.wait()
-            except TimeoutError:
+            if not await background.is_set_within(self._wake, timeout):
                 return None
         if self._overrun:
             raise OverrunError

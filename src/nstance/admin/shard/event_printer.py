@@ -1,6 +1,5 @@
 """Prints an event as a line for people, or as a document for programs."""
 
-import json
 import shutil
 import sys
 import textwrap
@@ -30,13 +29,7 @@ class Printer:
         return output.document(list(events), self._form)
 
     def one(self, event: Record) -> str:
-        if self._form == "json":
-            return json.dumps(event, ensure_ascii=False) + "\n"  # one line each, for --follow
-        if self._form == "yaml":
-            return "---\n" + output.document(event, "yaml")
-        if self._form != "table":
-            return output.document(event, self._form)
-        return self._line(event)
+        return self._line(event) if self._form == "table" else output.part(event, self._form)
 
     def _line(self, event: Record) -> str:
         """Time and reason come first; a long message continues below itself."""

@@ -19,6 +19,7 @@ from nstance.admin.shard.shapes import timestamp_ms
 from nstance.clock import Clock, Rng
 from nstance.model import ids
 from nstance.model.ids import InstanceId, ShardId
+from nstance.tasks import background
 from nstance.tasks.backoff import Backoff
 
 EVENTS_KEPT = 1_000
@@ -174,7 +175,7 @@ class ShardFeed:
                     pass
             except errors.CommandError:
                 pass  # the watch reports it
-            if not await _wait(self._events_are_due, EVENT_POLL_SECONDS):
+            if not await background.is_set_within(self._events_are_due, EVENT_POLL_SECONDS):
                 await self.client.renew_if_due()
 
     async def _read_page(self) -> bool:
@@ -213,7 +214,7 @@ class ShardFeed:
                 readings += 1
             except errors.CommandError:
                 pass  # the watch reports it
-            await _wait(self._leader_is_due, CONTROL_PLANE_SECONDS)
+            await background.is_set_within(self._leader_is_due, CONTROL_PLANE_SECONDS)
 
     async def _read_leader(self) -> None:
         try:
@@ -237,16 +238,6 @@ class ShardFeed:
                 self._lost_at = self._clock.wall()
             self._problem = problem
             self._on_change(self.shard, "status", "", self.record())
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it came in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def instance_row(shard: ShardId, event: Any) -> Record:

@@ -86,10 +86,7 @@ class Top:
     async def _wait(self) -> None:
         """Until a key is pressed, or something has changed and the last drawing is old enough."""
         for _ in range(round(IDLE_SECONDS / FRAME_SECONDS)):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FRAME_SECONDS):
-                    await self._key_was_pressed.wait()
-            if self._key_was_pressed.is_set() or self._has_changed:
+            if await background.is_set_within(self._key_was_pressed, FRAME_SECONDS) or self._has_changed:
                 break
         self._key_was_pressed.clear()
 
@@ -153,9 +150,7 @@ class Top:
                 shard, id = place.subject
                 self._detail = await self._load_detail(ShardId(shard), id)
                 self._has_changed = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DETAIL_SECONDS):
-                    await self._detail_is_due.wait()
+            await background.is_set_within(self._detail_is_due, DETAIL_SECONDS)
 
     async def _load_detail(self, shard: ShardId, id: str) -> Detail:
         try:

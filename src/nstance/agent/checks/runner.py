@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from nstance.clock import Clock
+from nstance.tasks import background
 from nstance.v1 import agent_pb2
 
 MAX_CHECKS = 32
@@ -103,9 +104,7 @@ class Checks:
         finally:
             tasks = [running.task for running in self._running.values()]
             self._running.clear()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await background.end(tasks)
 
     def _start(self, check: agent_pb2.Check) -> _Running:
         tally = Tally(

@@ -6,13 +6,13 @@ fails or hangs is logged, reported and retried with growing delays; the files st
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
 from nstance.agent import commands
 from nstance.agent.files.folder import Folder, SetupError
 from nstance.agent.settings import Waits
+from nstance.tasks import background
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,8 @@ class OnReceive:
     async def serve(self) -> None:
         failures = 0
         while self._command:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._waits.command_retry.delay(failures) if failures else None):
-                    await self._requested.wait()
-            if self._requested.is_set():
+            wait = self._waits.command_retry.delay(failures) if failures else None
+            if await background.is_set_within(self._requested, wait):
                 failures = 0
             self._requested.clear()
             problem = await self._run()

@@ -14,6 +14,7 @@ from grpclib.exceptions import GRPCError
 from nstance.clock import Clock, Rng
 from nstance.operator.config_file import Configuration
 from nstance.operator.options import Waits
+from nstance.tasks import background
 from nstance.v1 import registration_grpc
 from nstance.v1.registration_pb2 import RegisterOperatorRequest, RegisterResponse
 from nstance.wire import channel, status, tls
@@ -75,28 +76,22 @@ async def _ask_all(
 ) -> tuple[RegisterResponse | None, list[Exception]]:
     """The first answer, or the reason of every shard."""
     cluster = configuration.cluster
-    tasks = [
-        asyncio.create_task(
-            _ask(
-                request,
-                channel.Channel(address, context=context, expect=channel.ExpectedServer(cluster, shard), clock=clock),
-                address,
-            )
+    calls = [
+        _ask(
+            request,
+            channel.Channel(address, context=context, expect=channel.ExpectedServer(cluster, shard), clock=clock),
+            address,
         )
         for shard, endpoints in configuration.shards.items()
         for address in endpoints.registration
     ]
     problems: list[Exception] = []
-    try:
+    async with background.running(calls) as tasks:
         for done in asyncio.as_completed(tasks):
             answer = await done
             if isinstance(answer, RegisterResponse):
                 return answer, []
             problems.append(answer)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
     return None, problems
 
 

@@ -18,7 +18,7 @@ from nstance.secretstore.aws.secrets_manager import create_secret, new_token, re
 async def read_secret_key(clients: AwsClients, source: str) -> tuple[bytes, ...]:
     """From Secrets Manager: the current key, then the previous one if there is one."""
     calls = Calls(clients.client(source), SECRETS, clients.clock)
-    current = _parse(await read_version(calls, source), f"secret {source}")
+    current = sealing.parse_named_key(await read_version(calls, source), f"secret {source}")
     try:
         return current, *_parse_old(await read_version(calls, source, "AWSPREVIOUS"))
     except errors.NotFoundError:
@@ -29,7 +29,7 @@ async def read_parameter_key(clients: AwsClients, source: str) -> tuple[bytes, .
     """From Parameter Store: the current key, then that of the version before, unless the source names a version."""
     calls = Calls(clients.client(source), SSM, clients.clock)
     value, version = await read_parameter(calls, source)
-    current = _parse(value, f"parameter {source}")
+    current = sealing.parse_named_key(value, f"parameter {source}")
     if version <= 1 or ":" in source:  # an ARN takes no version
         return (current,)
     try:
@@ -51,7 +51,9 @@ async def unwrap_data_key(clients: AwsClients, source: str) -> tuple[bytes, ...]
     calls = Calls(clients.client(), KMS, clients.clock)
     answer = await calls.call("Decrypt", {"CiphertextBlob": source}, about="encrypted data key")
     try:
-        return (_parse(base64.b64decode(str(answer["Plaintext"]), validate=True), "data key from KMS"),)
+        return (
+            sealing.parse_named_key(base64.b64decode(str(answer["Plaintext"]), validate=True), "data key from KMS"),
+        )
     except (KeyError, binascii.Error) as problem:
         raise errors.BadKeyError("data key from KMS: the answer has no key") from problem
 
@@ -70,13 +72,6 @@ async def create_parameter_key(clients: AwsClients, source: str) -> None:
 
 def _new_key(clients: AwsClients) -> str:
     return base64.b64encode(clients.rng.bytes(sealing.KEY_BYTES)).decode("ascii")
-
-
-def _parse(key: bytes, where: str) -> bytes:
-    try:
-        return sealing.parse_key(key)
-    except errors.BadKeyError as problem:
-        raise errors.BadKeyError(f"{where}: {problem}") from None
 
 
 def _parse_old(key: bytes) -> tuple[bytes, ...]:

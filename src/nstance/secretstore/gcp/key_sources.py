@@ -21,7 +21,7 @@ async def read_secret_key(clients: GoogleClients, source: str) -> tuple[bytes, .
     """The current key, then the previous one if there is one. `source`: the ID of a secret, or its whole name."""
     path = await _path(clients, source)
     value, number = await read_version(clients, path)
-    current = _parse(value, f"secret {source}")
+    current = sealing.parse_named_key(value, f"secret {source}")
     if number <= 1:
         return (current,)
     try:
@@ -58,7 +58,9 @@ async def unwrap_data_key(clients: GoogleClients, source: str) -> tuple[bytes, .
         )
     )
     try:
-        return (_parse(base64.b64decode(str(answer["plaintext"]), validate=True), "data key from KMS"),)
+        return (
+            sealing.parse_named_key(base64.b64decode(str(answer["plaintext"]), validate=True), "data key from KMS"),
+        )
     except (KeyError, binascii.Error) as problem:
         raise errors.BadKeyError("data key from KMS: the answer has no key") from problem
 
@@ -71,10 +73,3 @@ async def create_secret_key(clients: GoogleClients, source: str) -> None:
 
 async def _path(clients: GoogleClients, source: str) -> str:
     return source if source.startswith("projects/") else f"projects/{await clients.project()}/secrets/{source}"
-
-
-def _parse(key: bytes, where: str) -> bytes:
-    try:
-        return sealing.parse_key(key)
-    except errors.BadKeyError as problem:
-        raise errors.BadKeyError(f"{where}: {problem}") from None

@@ -30,6 +30,7 @@ from nstance.server.liveness.connected_agents import Presence
 from nstance.server.waits import WAITS, Waits
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
+from nstance.tasks import background
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
@@ -286,7 +287,7 @@ class AgentService(agent_grpc.AgentServiceBase):
                 self._readiness.block(presence, str(problem))
                 failures += 1
                 wait = self._waits.files_retry.delay(failures) if problem.retryable else None
-            await _wait(presence.changed, wait)
+            await background.is_set_within(presence.changed, wait)
 
     async def _make_files(
         self, presence: Presence, have: str, renew_at: float | None, digests: dict[str, str]
@@ -370,11 +371,3 @@ async def _send(stream: Any, made: FileSet) -> None:
     await stream.send_message(
         agent_pb2.FileMessage(commit=agent_pb2.Commit(config_hash=made.hash, files=len(made.files)))
     )
-
-
-async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -106,7 +106,7 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
                 limits=bounds,
                 role=role,
                 cluster=api.cluster if role is not None else None,
-                other_services=_others(elsewhere, SERVICES[service]),
+                other_services={name: where for name, where in elsewhere.items() if name != SERVICES[service]},
                 on_rejected_peer=rejected.on_reject,
             ),
             context=lambda: api.tls(role is not None),
@@ -157,10 +157,6 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
         port(Service.REGISTRATION, RegistrationService(registrar), limits.REGISTRATION, None),
         port(Service.AGENT, agent_service, _agent_limits(term.configuration), names.Role.AGENT),
     ]
-
-
-def _others(services: Mapping[str, str], own: str) -> dict[str, str]:
-    return {name: where for name, where in services.items() if name != own}
 
 
 def _agent_limits(configuration: Configuration) -> limits.Limits:

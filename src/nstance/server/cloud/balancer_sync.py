@@ -21,6 +21,7 @@ from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.state.shard_parts import ShardParts
+from nstance.tasks import background
 from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -141,29 +142,17 @@ class LoadBalancerSync:
                 self._start_calls()
                 self._save_members()
                 self._record_recovery()
-                await self._wait(self._next_retry() - clock.monotonic())
+                seconds = max(0.01, min(self._next_retry() - clock.monotonic(), RETRY.most))
+                await background.sleep_until_set(self._wake, seconds, clock)
                 await clock.sleep(BATCH_SECONDS)
         finally:
-            tasks = [*self._in_flight.values(), *([self._listing] if self._listing is not None else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await background.end([*self._in_flight.values(), *([self._listing] if self._listing is not None else [])])
             self._save_members()
 
     def _next_retry(self) -> float:
         calls = [failure.retry_at for id, failure in self._failures.items() if id not in self._in_flight]
         listing = [self._list_at] if self._listing is None else []
         return min((*calls, *listing), default=float("inf"))
-
-    async def _wait(self, seconds: float) -> None:
-        """Until the time has passed or `wake` is called."""
-        sleeping = asyncio.ensure_future(self.context.clock.sleep(max(0.01, min(seconds, RETRY.most))))
-        waking = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait([sleeping, waking], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            waking.cancel()
 
     async def _load_members(self) -> None:
         """The cached members are used until the provider has answered."""

@@ -27,6 +27,7 @@ from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.cloud.resizable_semaphore import ResizableSemaphore
 from nstance.server.state.instance_traces import InstanceTraces
 from nstance.server.workload.rendering import NotFetchedError, RenderError, request_hash
+from nstance.tasks import background
 from nstance.telemetry import trace_ids
 from nstance.telemetry.metrics import Metrics
 
@@ -129,11 +130,8 @@ class Effects:
 
     async def close(self) -> None:
         """Cancels running effects. Intents and tombstones are in the journal, where the next leader finds them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
         self._calls.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(self._tasks)
 
     async def finish(self, seconds: float) -> None:
         """Waits a moment for running effects to end."""

@@ -6,7 +6,7 @@ counts as no listing.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from nstance.clock import Clock
 from nstance.core import inventory
@@ -15,7 +15,7 @@ from nstance.model.decision import ReasonCode
 from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.instance import ENDED
-from nstance.model.vm import SeenVm
+from nstance.model.vm import ListedVm, SeenVm
 from nstance.providers import errors
 from nstance.providers.port import Folder, Instances, Vm
 from nstance.server.cloud.effects import VM_STATES
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 REPORTED_AT = 3  # failures in a row: then it is no mishap
 REPORTED_AGAIN_AFTER = 60  # half an hour, because `status` shows the last hour
+_LISTED = tuple(each.name for each in fields(ListedVm))
 
 
 @dataclass(slots=True)
@@ -140,15 +141,4 @@ class InventoryReconciler:
 
 
 def _seen(vm: Vm) -> SeenVm:
-    return SeenVm(
-        id=vm.id,
-        provider_id=vm.provider_id,
-        state=VM_STATES[vm.status],
-        ip4=vm.ip4,
-        ip6=vm.ip6,
-        hostname=vm.hostname,
-        cluster=vm.cluster,
-        shard=vm.shard,
-        tenant=vm.tenant,
-        group=vm.group,
-    )
+    return SeenVm(state=VM_STATES[vm.status], **{name: getattr(vm, name) for name in _LISTED})

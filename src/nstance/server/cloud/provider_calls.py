@@ -6,6 +6,7 @@ A throttled call slows down calls of every kind. The trap: a call may wait long 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from nstance.clock import Clock, Rng
@@ -31,29 +32,21 @@ def _always() -> bool:
     return True
 
 
+@dataclass(eq=False, kw_only=True)
 class ProviderCalls:
     """Calls to one provider during one term, with a queue for each kind of call."""
 
-    def __init__(
-        self,
-        *,
-        ready: Callable[[], Awaitable[None]],
-        clock: Clock,
-        rng: Rng,
-        metrics: Metrics,
-        waits: Waits,
-        settings: Callable[[], ShardConfig],
-        record_event: Callable[[ReasonCode, str], None],
-    ) -> None:
-        """`ready` waits until the term allows a call, and raises DeposedError."""
-        self._ready = ready
-        self.clock = clock
-        self.waits = waits
-        self._metrics = metrics
-        self._settings = settings
-        self._record_event = record_event
-        self._limiter = RateLimiter(clock, rng, on_change=self._on_limit_change)
-        self.creates = self._limiter.add_queue(min_interval=lambda: settings().create_rate_limit)
+    ready: Callable[[], Awaitable[None]]  # waits until the term allows a call, and raises DeposedError
+    clock: Clock
+    rng: Rng
+    metrics: Metrics
+    waits: Waits
+    settings: Callable[[], ShardConfig]
+    record_event: Callable[[ReasonCode, str], None]
+
+    def __post_init__(self) -> None:
+        self._limiter = RateLimiter(self.clock, self.rng, on_change=self._on_limit_change)
+        self.creates = self._limiter.add_queue(min_interval=lambda: self.settings().create_rate_limit)
         self.deletes = self._limiter.add_queue()
         self.lookups = self._limiter.add_queue()
         self.listings = self._limiter.add_queue()
@@ -105,10 +98,10 @@ class ProviderCalls:
         self._limiter.close()
 
     async def _send(self, op: str, call: Callable[[], Awaitable[T]], is_wanted: Callable[[], bool]) -> T:
-        await self._ready()
+        await self.ready()
         if not is_wanted():
             raise NotSentError(tried=False)
-        code, timeout, sent = "unknown", self._settings().request_timeout, self.clock.monotonic()
+        code, timeout, sent = "unknown", self.settings().request_timeout, self.clock.monotonic()
         try:
             async with asyncio.timeout(timeout):
                 result = await call()
@@ -125,10 +118,10 @@ class ProviderCalls:
             code = error.code
             raise
         finally:
-            self._metrics.provider_request(op, code)
+            self.metrics.provider_request(op, code)
 
     def _on_limit_change(self) -> None:
         message = "provider throttles calls: all calls are slowed down, in order"
         if not self._limiter.is_limited:
             message = "provider no longer throttles calls"
-        self._record_event(ReasonCode.THROTTLED, message)
+        self.record_event(ReasonCode.THROTTLED, message)

@@ -11,6 +11,7 @@ from nstance.objects import lease
 from nstance.objects.lease import Holder, ReadLease
 from nstance.objects.port import Key, ObjectStore
 from nstance.server.waits import WAITS, Waits
+from nstance.tasks import background
 
 READ_TIMEOUT_SECONDS = 5.0
 
@@ -42,10 +43,4 @@ class ElectionContext:
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Until the event is set or the time has passed on `clock`."""
-        waiting = asyncio.ensure_future(event.wait())
-        sleeping = asyncio.ensure_future(self.clock.sleep(seconds))
-        try:
-            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            sleeping.cancel()
+        await background.sleep_until_set(event, seconds, self.clock)

@@ -21,6 +21,7 @@ from nstance.server.election.lease_holder import HeldLease
 from nstance.server.election.shard_time import ShardTime
 from nstance.server.election.standby import CLAIM, JOURNAL, Standby
 from nstance.server.election.term import Term
+from nstance.tasks import background
 
 log = logging.getLogger(__name__)
 
@@ -95,13 +96,9 @@ class Elector:
 
     async def run(self, lead: Lead) -> None:
         """Until stopped. `lead` runs while a term lasts; it returns after `term.closing`."""
-        linking = asyncio.create_task(self._keep_link())
-        try:
+        async with background.running([self._keep_link()]):
             while (held := await self._campaign()) is not None:
                 await self._lead_term(held, lead)
-        finally:
-            linking.cancel()
-            await asyncio.gather(linking, return_exceptions=True)
 
     async def accept(self, link: peers.Link) -> None:
         """A peer's link, until it ends. Called by the listener for each peer connection."""
@@ -239,14 +236,9 @@ class Elector:
     async def _run_term(self, held: HeldLease, lead: Lead) -> BaseException | None:
         """Lead, renew and send heartbeats until one of them ends; returns what it failed with."""
         works = (lead(held.term), held.renew(), held.send_heartbeats(), held.term.ended.wait())
-        tasks = [asyncio.ensure_future(work) for work in works]
-        try:
+        async with background.running(works) as tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next((p for task in tasks if (p := _outcome(task)) is not None), None)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, but not longer than until something happens."""

@@ -29,6 +29,7 @@ from nstance.server.state.commits import Commits
 from nstance.server.state.follower import Follower
 from nstance.server.state.shard_parts import ShardParts
 from nstance.server.state.shard_state import ShardState
+from nstance.tasks import background
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class Leader:
                     term.closing.wait(),
                 )
                 tasks = [writing, deciding, *(asyncio.create_task(each) for each in others)]
-                await _wait_first(tasks)
+                await background.first_end(tasks)
                 deciding.cancel()
                 context.shard.event_log.write()
                 await asyncio.gather(work.effects.finish(FINISH_SECONDS), work.leader_address.release(FINISH_SECONDS))
@@ -180,11 +181,3 @@ async def _finish(work: asyncio.Future[Any]) -> None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
-
-
-async def _wait_first(tasks: list[asyncio.Task[Any]]) -> None:
-    """Until one of the tasks ends; raises what it raised."""
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        if task.done():
-            task.result()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from nstance.clock import Clock
 from nstance.objects import errors, journal, slots
+from nstance.tasks import background
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +106,4 @@ class Follower:
                     log.debug("failed to read the journal", extra={"error": str(problem)})
             self._has_newer.clear()
             hinted = self._clock.monotonic() - self._hinted < HEARTBEAT_FRESH_SECONDS
-            try:
-                async with asyncio.timeout(HEARTBEAT_INTERVAL_SECONDS if hinted else INTERVAL_SECONDS):
-                    await self._has_newer.wait()
-            except TimeoutError:
-                continue
+            await background.is_set_within(self._has_newer, HEARTBEAT_INTERVAL_SECONDS if hinted else INTERVAL_SECONDS)

@@ -14,9 +14,8 @@ COMMIT_SECONDS = 30.0  # within which a decision is stored
 class DesiredHistory:
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._seen: dict[
-            GroupKey, dict[int, tuple[float, Group]]
-        ] = {}  # by the ID of the object, which stays alive here
+        # By the ID of the object, which stays alive here.
+        self._seen: dict[GroupKey, dict[int, tuple[float, Group]]] = {}
 
     def note(self) -> None:
         """Remembers each server's active configuration."""
@@ -34,4 +33,4 @@ class DesiredHistory:
     def of_revision(self, key: GroupKey, infra_hash: str) -> Group | None:
         """The group as it was configured when an instance of that revision was created, at any time before."""
         self.note()
-        return next((group for (_, seen), (_, group) in self._seen.get(key, {}).items() if seen == infra_hash), None)
+        return next((group for _, group in self._seen.get(key, {}).values() if group.infra_hash == infra_hash), None)
