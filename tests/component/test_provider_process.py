@@ -16,7 +16,8 @@ import pytest
 
 from contracts import provider_worlds as worlds
 from contracts.provider_worlds import LocalWorld, marked, request, scope, tick_until
-from nstance.model.ids import InstanceId, ProviderId
+from nstance.clock import SystemClock
+from nstance.model.ids import InstanceId, Kind, ProviderId, instance_id, uuid7
 from nstance.providers import errors, instance_dirs, launch, local, port, processes
 from nstance.providers.port import Status
 from support.eventually import eventually
@@ -428,7 +429,8 @@ def as_folder(provider: port.Instances) -> port.Folder:
 async def test_another_folder_is_an_error_while_the_journal_has_vms_until_a_person_confirms(
     world: LocalWorld, is_confirmed: bool
 ) -> None:
-    """A disk that is not mounted when the server starts, or another `dir`."""
+    """A disk that is not mounted when the server starts, or another `dir`. These VMs are older than the machine's start, so
+    none has to run."""
     vm = await world.door(HERE).create(request())
     if is_confirmed:
         world.end_by_hand(vm.id)
@@ -460,6 +462,21 @@ async def test_another_folder_is_an_error_while_the_journal_has_vms_until_a_pers
         assert [each.id for each in await door.list()] == [vm.id]
 
 
+async def test_a_folder_that_was_deleted_with_its_vms_is_made_again(world: LocalWorld) -> None:
+    """VMs that were made since the machine started, and none of them runs: they are on no disk that will be mounted."""
+    id = instance_id(Kind("knc"), uuid7(int(SystemClock().wall() * 1000), 1))
+    vm = await world.door(HERE).create(request(id))
+    with world.broken_listing():
+        door = world.door_without_folder(HERE)
+        with pytest.raises(errors.OutOfReachError, match="expected the folder"):
+            await as_folder(door).open_folder([vm.provider_id])
+    world.end_by_hand(id)
+    shutil.rmtree(world.root)
+    await as_folder(door).open_folder([vm.provider_id])
+    assert await door.list() == []
+    assert (await door.create(request())).status is Status.RUNNING
+
+
 async def test_a_folder_of_an_earlier_version_has_vms_and_no_marker(world: LocalWorld) -> None:
     vm = await world.door(HERE).create(request())
     (world.root / local.marker(HERE)).unlink()
@@ -478,12 +495,15 @@ async def test_a_new_shard_gets_its_folder_without_ceremony(world: LocalWorld, k
 
 async def test_a_session_without_the_mark_is_somebody_elses() -> None:
     """A session's number is reused too."""
-    stranger = run(worlds.WAITS, start_new_session=True)
+    stranger = run(worlds.WAITS, start_new_session=True, stdout=subprocess.PIPE)
+    assert stranger.stdout is not None
     try:
+        assert stranger.stdout.readline() == "up\n"  # before that it may not have an environment yet
         assert processes.session(stranger.pid, mark="NSTANCE_INSTANCE_ID=other") == []
         known = processes.session(stranger.pid, mark=f"PATH={os.environ['PATH']}")
         assert [each.pid for each in known] == [stranger.pid]
     finally:
+        stranger.stdout.close()
         stranger.kill()
         stranger.wait()
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from nstance.model import ids
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, instance_dirs, port, processes
 
@@ -51,6 +52,11 @@ def clean_environment() -> dict[str, str]:
 def marker(scope: port.Scope) -> str:
     """The file that says that a folder has the instances of a shard."""
     return f".shard.{scope.cluster}.{scope.shard}"
+
+
+def _mark(id: InstanceId) -> str:
+    """In the environment of every process of an instance."""
+    return f"NSTANCE_INSTANCE_ID={id}"
 
 
 class LocalProvider(port.Instances, port.Console, port.Folder, abc.ABC):
@@ -118,11 +124,17 @@ class LocalProvider(port.Instances, port.Console, port.Folder, abc.ABC):
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def _open_folder(self, known: Collection[ProviderId]) -> None:
-        has_vms = any(id.startswith(self._provider_id(InstanceId(""))) for id in known)
-        if not has_vms or self._has_own():
+        if self._has_own() or not self._may_be_elsewhere(known):
             self._dirs.prepare()
         self._dirs.check_root()
         self._dirs.sweep()
+
+    def _may_be_elsewhere(self, known: Collection[ProviderId]) -> bool:
+        """Whether one of these VMs runs on this machine, or may be on a disk that was not mounted since it started."""
+        prefix = self._provider_id(InstanceId(""))
+        mine = [InstanceId(id.removeprefix(prefix)) for id in known if id.startswith(prefix)]
+        booted = processes.boot_time()
+        return any(ids.created_at(id) < booted for id in mine) or processes.may_run([_mark(id) for id in mine])
 
     def _has_own(self) -> bool:
         for id in self._dirs.ids() if self._dirs.root.is_dir() else ():
@@ -205,7 +217,7 @@ class LocalProvider(port.Instances, port.Console, port.Folder, abc.ABC):
 
     def _end(self, id: InstanceId, process: processes.Process) -> bool:
         """End the process. Returns whether it is positively dead; if not, the delete is repeated."""
-        return processes.end(process, mark=f"NSTANCE_INSTANCE_ID={id}", grace=GRACE_SECONDS)
+        return processes.end(process, mark=_mark(id), grace=GRACE_SECONDS)
 
     def _check_deletable(self, id: InstanceId, provider_id: ProviderId | None) -> None:
         """Raises for an instance of another owner, one whose process is not known for sure, and one whose record is damaged,

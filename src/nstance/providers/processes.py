@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +73,24 @@ def session(leader: int, *, mark: str) -> list[Process]:
     return found
 
 
+def may_run(marks: Collection[str]) -> bool:
+    """Whether a process on this machine has one of these marks. On systems without /proc nobody can tell, so it may."""
+    if not _PROC.is_dir():
+        return bool(marks)
+    wanted = {mark.encode() for mark in marks}
+    pids = (int(name) for name in os.listdir(_PROC) if name.isdecimal())
+    return any(start_of(pid) is not None and not wanted.isdisjoint(_environment(pid)) for pid in pids)
+
+
+def boot_time() -> float:
+    """When this machine started, in seconds since 1970; infinite if nobody can tell."""
+    try:
+        lines = (_PROC / "stat").read_text().splitlines()
+    except FileNotFoundError:
+        return inf
+    return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+
+
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/<pid>/stat from the third one, the state."""
     try:
@@ -81,11 +101,14 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _has_mark(pid: int, mark: str) -> bool:
+    return mark.encode() in _environment(pid)
+
+
+def _environment(pid: int) -> list[bytes]:
     try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # gone, or another user's
-    return mark.encode() in environment.split(b"\0")
+        return []  # gone, or another user's
 
 
 def _start_by_ps(pid: int) -> str | None:
