@@ -148,16 +148,18 @@ def test_a_server_whose_folder_of_instances_is_away_replaces_nobody(world: Shard
     away = world.instances_dir.with_name("away")
     world.instances_dir.rename(away)
     world.instances_dir.mkdir()
-    server = world.start("a")
-    wait_for("it says so", lambda: "mount its disk, or correct option 'dir'" in server.log.read_text())
-    wait_for("all agents are connected", lambda: server.metric("nstance_agents_connected") == 3)
-    victim = sorted(before)[0]
-    os.kill(int(json.loads((away / victim / "process.json").read_text())["pid"]), signal.SIGKILL)
-    wait_for("it is missed", lambda: server.metric("nstance_agents_connected") == 2)
-    wait_for("three listings failed", lambda: "does not list the VMs" in server.log.read_text())
-    assert same_instances(world, before)
-    assert list(world.instances_dir.iterdir()) == [], "a mount point stays empty"
-    world.instances_dir.rmdir()
-    away.rename(world.instances_dir)
+    try:
+        server = world.start("a")
+        wait_for("it says so", lambda: "mount its disk, or correct option 'dir'" in server.log.read_text())
+        wait_for("all agents are connected", lambda: server.metric("nstance_agents_connected") == 3)
+        victim = sorted(before)[0]
+        os.kill(int(json.loads((away / victim / "process.json").read_text())["pid"]), signal.SIGKILL)
+        wait_for("it is missed", lambda: server.metric("nstance_agents_connected") == 2)
+        wait_for("three listings failed", lambda: "does not list the VMs" in server.log.read_text())
+        assert same_instances(world, before)
+        assert list(world.instances_dir.iterdir()) == [], "a mount point stays empty"
+    finally:
+        shutil.rmtree(world.instances_dir)
+        away.rename(world.instances_dir)
     after = wait_for("a replacement runs", lambda: (r := world.running(3)()) and victim not in r and r)
     assert len(set(after) - set(before)) == 1
