@@ -13,7 +13,11 @@ import pytest
 
 from nstance import gotemplate
 from nstance.agent import settings
+from nstance.clock import SystemRng
 from nstance.config.checks import provider_rules
+from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
+from nstance.pki import keys, nonce
+from nstance.pki.ca import new_ca
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "userdata" / "agent.sh"
 URL = "https://example.com/agent.pyz"
@@ -227,6 +231,28 @@ def test_vars_cannot_break_out_of_the_script(machine: Machine) -> None:
 def test_the_script_is_small() -> None:
     assert len(SCRIPT.read_bytes()) < 4096
     assert len(render().encode()) < 4096
+
+
+def test_the_check_of_the_configuration_knows_how_much_it_adds() -> None:
+    rng = SystemRng()
+    key = keys.generate(rng)
+    claims = nonce.AgentClaims(
+        jti=nonce.new_jti(rng),
+        cluster=ClusterId("c1"),
+        tenant=TenantId("default"),
+        instance=InstanceId("etc-01jw51srryegh9snf9cmeh3k4q"),
+        shard=ShardId("s1"),
+        group=GroupName("etc"),
+        on_demand=False,
+        config_hash="0" * 64,
+        issued=1_790_000_000,
+        expires=1_790_003_600,
+    )
+    values = new_ca(ClusterId("c1"), now=1.79e9, rng=rng).pem + nonce.sign(
+        claims, key, nonce.key_id(keys.public_bytes(key))
+    )
+    size = len(render(url="")) - len(CA + "head.body.tail") + len(values)
+    assert provider_rules.AGENT_BASE_BYTES <= size < provider_rules.AGENT_BASE_BYTES + 500
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -62,6 +62,15 @@ async def answering(
 
 def connected_agents(port: int) -> int:
     """From the metrics of a server on this machine; 0 if it does not answer."""
+    return _sum(port, "nstance_agents_connected ")
+
+
+def ready_instances(port: int) -> int:
+    """The same, of the instances of all groups."""
+    return _sum(port, "nstance_instances_ready{")
+
+
+def _sum(port: int, start: str) -> int:
     server = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
     try:
         server.request("GET", "/metrics")
@@ -70,7 +79,7 @@ def connected_agents(port: int) -> int:
         return 0
     finally:
         server.close()
-    return sum(int(float(line.split()[1])) for line in lines if line.startswith("nstance_agents_connected "))
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(start))
 
 
 def parser(program: str, description: str, *, examples: str, port: int, folder: str) -> argparse.ArgumentParser:

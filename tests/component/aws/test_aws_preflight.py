@@ -90,6 +90,16 @@ async def test_every_fault_is_found_at_once(world: AwsWorld, tmp_path: Path, mon
     assert instances(world) == before
 
 
+async def test_an_alternative_that_does_not_exist_is_named_in_its_list(
+    world: AwsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = document(world, tmp_path)
+    del configured["templates"]["web"]["instance_type"]
+    configured["templates"]["web"]["instance_types"] = ["m5.large", "m99.huge"]
+    found = await validate(configured, tmp_path, monkeypatch)
+    assert found["templates.web.instance_types[1]"].startswith("there is no instance type m99.huge")
+
+
 async def test_denied_calls_name_their_permission(
     world: AwsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
 import boto3
@@ -12,6 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from contracts.aws_world import AwsWorld, aws_world
+from nstance.aws.client import KMS, SECRETS, SSM, AwsClient, Service
+from nstance.aws.errors import AwsError
+from nstance.clock import SystemClock
 from nstance.dev.aws.moto import AMI
 from nstance.dev.aws.rules import THROTTLED, Offer, Rules
 from support.eventually import eventually
@@ -133,6 +136,26 @@ async def test_limits(world: AwsWorld) -> None:
         assert refused(lambda: launch(ec2, "f", UserData="x" * 17_000)) == "InvalidParameterValue"
 
     await beside(use)
+
+
+@pytest.mark.parametrize(
+    ("service", "action", "params", "says"),
+    [
+        (SSM, "GetParameter", {"Name": "/x", "Decrypt": True}, 'Unknown parameter in input: "Decrypt"'),
+        (SECRETS, "PutSecretValue", {"SecretString": "x"}, 'Missing required parameter in input: "SecretId"'),
+        (KMS, "Decrypted", {}, "The action Decrypted is not valid"),
+    ],
+)
+async def test_requests_in_json_are_checked(
+    world: AwsWorld, service: Service, action: str, params: Mapping[str, object], says: str
+) -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    aws = AwsClient(region=REGION, clock=SystemClock(), endpoint_url=world.stand_in.url, environment=environment)
+    try:
+        with pytest.raises(AwsError, match=says):
+            await aws.json(service, action, params)
+    finally:
+        await aws.close()
 
 
 async def test_targets_and_other_services(world: AwsWorld) -> None:

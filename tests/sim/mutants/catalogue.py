@@ -345,6 +345,14 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=JOURNAL_TESTS,
     ),
     Mutant(
+        "storage-outage-is-silent",
+        "nstance.server.server",
+        "        problem = self.elector.storage_problem\n",
+        '        problem = ""\n',
+        "nobody leads for want of storage, and no server says why",
+        tests=BOOT_HEALTH,
+    ),
+    Mutant(
         "damaged-journal-is-healthy",
         "nstance.server.server",
         "        journal = self.elector.damage or self.follower.damage\n",

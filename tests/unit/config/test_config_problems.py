@@ -357,6 +357,12 @@ def test_the_good_one_is_good() -> None:
             "templates.web.userdata.content",
             'expected at most 16384 bytes for the provider aws, found 17010; set its encoding to "gzip"',
         ),
+        (
+            "templates/web/userdata",
+            {"base": "agent", "content": "#!/bin/sh\n" + "x" * 13_000},
+            "templates.web.userdata.content",
+            "expected at most 16384 bytes for the provider aws, found 16810; set its encoding",
+        ),
         ("shard/infra/options", {"launch_rate": 0}, "shard.infra.options.launch_rate", "expected a number above 0"),
         ("images/debian/ssm_parameter", "/aws/x", "images.debian", "no filters, beside an ssm_parameter"),
         ("shard/leader_network", {"interface_id": "eni"}, "shard.leader_network", "expected an ip or an ip6"),

@@ -13,6 +13,7 @@ from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
 from nstance.config.model.scalars import describe_type
 
+AGENT_BASE_BYTES = 3800  # what the base "agent" adds at least, with a CA certificate and a nonce
 _ACTION = re.compile(r"{{.*?}}", re.DOTALL)
 _BLOCK = re.compile(r"{{-?\s*(if|range|with|define|block)\b")
 _GOOGLE_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -239,12 +240,13 @@ def check_userdata(provider: str, userdata: Mapping[str, object], path: Path, pr
         return
     body = _ACTION.sub("", content).encode(errors="replace")
     encoding = userdata.get("encoding", "plain")
+    size = len(body) + (AGENT_BASE_BYTES if userdata.get("base") == "agent" else 0)
     if isinstance(encoding, str) and "gzip" in encoding:
-        body = gzip.compress(body)
-    if len(body) > most:
+        size = len(gzip.compress(body))
+    if size > most:
         hint = "let it fetch its larger parts" if "gzip" in str(encoding) else 'set its encoding to "gzip"'
         problems.add(
-            (*path, "content"), f"expected at most {most} bytes for the provider {provider}, found {len(body)}; {hint}"
+            (*path, "content"), f"expected at most {most} bytes for the provider {provider}, found {size}; {hint}"
         )
 
 

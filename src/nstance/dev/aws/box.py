@@ -107,7 +107,7 @@ class Box:
 
     async def _demonstrate(self, hypervisor: Hypervisor, spot: SpotService) -> None:
         size = self._options.size
-        await self._until(f"{size} connected agents", lambda: loopback.connected_agents(self._port) >= size)
+        await self._until(f"{size} ready instances", lambda: loopback.ready_instances(self._port) >= size)
         self._say(f"{size} instances booted their userdata, registered and have their files")
         if not self._options.once:
             await self._register_operator()
@@ -119,7 +119,7 @@ class Box:
         await spot.reclaim([chosen])
         gone = f"a replacement of {chosen}"
         await self._until(
-            gone, lambda: chosen not in hypervisor.running and loopback.connected_agents(self._port) >= size
+            gone, lambda: chosen not in hypervisor.running and loopback.ready_instances(self._port) >= size
         )
         self._say("it was replaced")
 
@@ -250,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", type=Path, default=Path("examples/config-aws.jsonc"), metavar="FILE")
     add("--dir", type=Path, default=Path("temp/dev-aws"), help="folder for all files; emptied first (temp/dev-aws)")
     add("--port", type=int, default=0, help="the first of the server's five ports (default: free ones)")
-    add("--size", type=int, default=3, help="connected agents to wait for (3)")
+    add("--size", type=int, default=3, help="ready instances to wait for (3)")
     add("--spot", choices=("calm", "storm"), default="calm", help="storm: spot instances are reclaimed in waves")
     add("--capacity", type=parse_capacity, action="append", default=[], metavar="TYPE:COUNT", help="repeatable")
     add("--once", action="store_true", help="wait for the instances, reclaim one, wait for its replacement, and exit")

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import botocore.session
+import botocore.validate
 
+FORMS = ("ec2", "elasticloadbalancing", "sts")  # services whose requests are checked, by how they are written
+JSON = ("secretsmanager", "ssm", "kms")
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -20,6 +23,15 @@ def unknown_parameters(service: str, params: Mapping[str, str]) -> list[str]:
     """Form parameters that the action does not have. Raises KeyError for an action that does not exist."""
     known = _known(service, params["Action"])
     return sorted(name for name in params if name not in ("Action", "Version") and _NUMBER.sub(".N", name) not in known)
+
+
+def find_faults(service: str, action: str, params: Mapping[str, Any]) -> str:
+    """What is wrong with the JSON of a call; empty if nothing is. Raises KeyError for an action that does not exist."""
+    model = _model(service)
+    if action not in model.operation_names:
+        raise KeyError(action)
+    shape = model.operation_model(action).input_shape
+    return str(botocore.validate.ParamValidator().validate(params, shape).generate_report()) if shape else ""
 
 
 @functools.cache

@@ -28,7 +28,6 @@ from nstance.dev.aws.rules import Rules
 from nstance.dev.aws.targets import Targets
 
 MAX_BODY_BYTES = 64 << 20
-_FORMS = ("ec2", "elasticloadbalancing")  # services whose requests are checked
 _FORM = "application/x-www-form-urlencoded"
 _HOP = frozenset({"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding"})
 _NOT_COPIED = _HOP | {"date", "server"}
@@ -136,13 +135,6 @@ class StandIn:
         return web.Response(body=answer, status=status, headers=copied)
 
     async def _answer(self, service: str, action: str, params: Params, body: bytes, request: web.Request) -> Reply:
-        if params and service in _FORMS:
-            try:
-                unknown = requests.unknown_parameters(service, params)
-            except KeyError:
-                raise Refusal("InvalidAction", f"The action {action} is not valid for this web service.") from None
-            if unknown:
-                raise Refusal("UnknownParameter", f"The parameter {unknown[0]} is not recognized")
         call = Call(
             service=service,
             action=action,
@@ -152,6 +144,7 @@ class StandIn:
             path=request.path,
             query=request.query,
         )
+        _check_request(call)
         if self.gate is not None:
             await self.gate.check(call)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
@@ -170,6 +163,19 @@ class StandIn:
         if self.gate is not None:
             self.gate.check_missing(call, reply[1])
         return reply
+
+
+def _check_request(call: Call) -> None:
+    """Raises Refusal for what AWS does not know."""
+    service, action = call.service, call.action
+    try:
+        if call.params and service in requests.FORMS:
+            if unknown := requests.unknown_parameters(service, call.params):
+                raise Refusal("UnknownParameter", f"The parameter {unknown[0]} is not recognized")
+        elif action and service in requests.JSON and (faults := requests.find_faults(service, action, call.json)):
+            raise Refusal("ValidationException", faults)
+    except KeyError:
+        raise Refusal("InvalidAction", f"The action {action} is not valid for this web service.") from None
 
 
 def _service(headers: Mapping[str, str]) -> str:

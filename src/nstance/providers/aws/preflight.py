@@ -133,8 +133,13 @@ def _types(launches: Sequence[PlannedLaunch]) -> list[str]:
 
 def _users(launches: Sequence[PlannedLaunch], name: str) -> list[tuple[str | int, ...]]:
     """The templates of launches with an instance type; a group may have another one than its template."""
-    users = (launch.template for launch in launches if name in launch.instance_types)
-    return [("templates", template, "instance_type") for template in dict.fromkeys(users)]
+    users: dict[tuple[str | int, ...], None] = {}
+    for launch in launches:
+        if name in launch.instance_types:
+            several = len(launch.instance_types) > 1
+            place = ("instance_types", launch.instance_types.index(name)) if several else ("instance_type",)
+            users["templates", launch.template, *place] = None
+    return list(users)
 
 
 def _named(args: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str, Params, str]]:
