@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from component.operator_world import KUBERNETES, Cluster, operating
+from component.operator_world import KUBERNETES, Cluster, operating, with_template
 from component.test_operator_pools import make_pool
 from component.whole_server import Json, World
 from nstance.kube import kinds
@@ -82,14 +82,14 @@ async def test_a_kubelet_registers_with_the_settings_of_its_pool(tmp_path: Path,
         "--node-labels={{ .Vars.kubelet_node_labels }} --register-with-taints={{ .Vars.kubelet_register_with_taints }}"
     )
     vars = {"greeting": "hello", **dict.fromkeys(names, "")}
-    template = {"userdata": {"content": f"kubelet {flags}"}, "vars": vars}
+    template = with_template(userdata={"content": f"kubelet {flags}"}, vars=vars)
     settings = {
         "labels": {"tier": "web", "kubernetes.io/role": "web"},
         "annotations": {"note": "x"},
         "taints": [TAINT],
         "startupTaints": [STARTUP],
     }
-    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, template=template) as cluster:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, make_world=template) as cluster:
         await set_pool(cluster, {"node": settings})
         group = await cluster.until(lambda: _with_vars(cluster, names))
         await cluster.crash()

@@ -186,7 +186,7 @@ def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
             runner.run(watched())
-        assert not complaints
+        assert not complaints, complaints
 
     shape = inspect.signature(test)
     extra = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)

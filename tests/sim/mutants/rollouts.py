@@ -19,8 +19,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "place-filled-before-it-is-free",
         "nstance.core.scaling",
-        "    missing = max(0, missing - rotation.count_occupied_places(draft))\n",
-        "",
+        "        missing = max(0, missing - rotation.count_occupied_places(draft))\n",
+        "        pass\n",
         "the replacement of one that left first is made before that is gone",
     ),
     Mutant(
