@@ -2,8 +2,10 @@
 
 Shard and instance ID are chosen once and stored in the object together with the finalizer, in one write, before the shard
 is called. A crash at any point repeats the same call with the same ID, so it never makes two instances. The instance is
-deleted before the object, and an instance that the server deleted takes its Machine with it. The trap: an ID that a shard
-does not know proves nothing while the shard is not synced, or while a call may still be on its way.
+deleted before the object, and an instance that the server deleted takes its Machine with it. The traps: an ID that a shard
+does not know proves nothing while the shard is not synced, or while a call may still be on its way. And Cluster API writes an
+object that it made from a template once more before it creates the Machine: if the operator is faster, it gives up and
+makes another one, and nobody ever deletes the first.
 """
 
 import uuid
@@ -39,6 +41,7 @@ from nstance.v1 import operator_pb2 as pb
 
 UUID_ANNOTATION = "nstance.dev/instance-uuid"
 SHARD_ANNOTATION = "nstance.dev/shard"
+CLONED_FROM = "cluster.x-k8s.io/cloned-from-name"  # Cluster API made it from this template
 POD_ANNOTATION = "nstance.dev/pod"  # namespace and name of the pod that it was created for
 FAILURE_REASONS = frozenset({CREATE_FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # of Ready
 
@@ -168,6 +171,8 @@ class Machines(Controller):
             return await self._finalize(item)
         is_copy = self._is_copy(item)
         is_chosen = {UUID_ANNOTATION, SHARD_ANNOTATION} <= resources.annotations(item).keys()
+        if machine is None and not is_requested(item) and CLONED_FROM in resources.annotations(item):
+            return None  # its Machine triggers the next reconcile
         if is_copy or not is_chosen or not resources.has_finalizer(item):
             return await self._choose(item, machine, is_copy=is_copy)
         if machine is not None:
