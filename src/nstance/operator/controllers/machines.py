@@ -11,7 +11,7 @@ makes another one, and nobody ever deletes the first.
 import uuid
 from collections.abc import Callable, Collection, Mapping
 
-from nstance.kube import errors, kinds
+from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.operator.controllers import node_settings, resources
@@ -96,7 +96,9 @@ class Machines(Controller):
         self._machines, self._items, self._pools = map(
             self._mirror, (kinds.MACHINE, kinds.NSTANCE_MACHINE, kinds.NSTANCE_MACHINE_POOL)
         )
-        self._reserved: dict[int | None, tuple[str, str]] = {}  # by UUID: shard and group, until the shard reports it
+        # By uid: shard, group and UUID, until the shard reports it. A mirror that lags shows an object as not chosen that is:
+        # it must not count twice, nor be taken back when its second write fails.
+        self._reserved: dict[str, tuple[str, str, int]] = {}
         self._missing_since: dict[str, float] = {}  # by uid: deleted objects whose instance the shard does not have
         self._by_lookup_key: dict[str, str] = {}
         self.queue = context.queue("machines", self._reconcile, workers=16)
@@ -125,7 +127,7 @@ class Machines(Controller):
             self._by_lookup_key.update(dict.fromkeys(_lookup_keys(new), resources.name(new)))
         if new is None and old is not None:
             self._missing_since.pop(resources.uid(old), None)
-            self._reserved.pop(_parse_uuid(resources.annotations(old).get(UUID_ANNOTATION, "")), None)
+            self._reserved.pop(resources.uid(old), None)
         self.queue.add(resources.name(new or old or {}))
 
     def _on_machine_change(self, old: Object | None, new: Object | None) -> None:
@@ -151,8 +153,8 @@ class Machines(Controller):
     def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
         if event.on_demand:
             number = ids.uuid_of(ids.InstanceId(event.instance_id))
-            for chosen in [each for each in self._reserved if number in self._instance_uuids(each)]:
-                del self._reserved[chosen]
+            for uid in [uid for uid, each in self._reserved.items() if number in self._instance_uuids(each[2])]:
+                del self._reserved[uid]
         self._add_by_lookup_key(event.instance_id)
 
     # ---- reconciling
@@ -213,7 +215,12 @@ class Machines(Controller):
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
         chosen = "" if is_copy else shard_of(item)
-        reserved = self._reserved.values()
+        before = self._reserved.get(resources.uid(item))
+        if before is not None and before[1] == group and wanted in ("", before[0]) and self._shards.get(before[0]):
+            chosen = chosen or before[0]
+        else:
+            before = None
+        reserved = [each[:2] for uid, each in self._reserved.items() if uid != resources.uid(item)]
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted, reserved=reserved)
         if not shard:
             shards = [self._shards.get(name) for name in self._shards.names()]
@@ -224,22 +231,20 @@ class Machines(Controller):
             return REJECTED_RETRY_SECONDS
         if known := resources.status(item).get("instanceID"):
             number = ids.uuid_of(ids.InstanceId(known))
+        elif before is not None:
+            number = before[2]
         else:
             number = ids.uuid7(int(self._clock.wall() * 1000), self._context.rng.bits(74))
         chosen_id = (not is_copy and resources.annotations(item).get(UUID_ANNOTATION)) or str(uuid.UUID(int=number))
         if not chosen:
-            self._reserved[number] = shard, group
-        try:
-            await resources.add_finalizer(
-                self._kube,
-                kinds.NSTANCE_MACHINE,
-                item,
-                {UUID_ANNOTATION: chosen_id, SHARD_ANNOTATION: shard},
-                spec={"providerID": None} if is_copy else {},
-            )
-        except errors.KubeError:
-            self._reserved.pop(number, None)
-            raise
+            self._reserved[resources.uid(item)] = shard, group, number
+        await resources.add_finalizer(
+            self._kube,
+            kinds.NSTANCE_MACHINE,
+            item,
+            {UUID_ANNOTATION: chosen_id, SHARD_ANNOTATION: shard},
+            spec={"providerID": None} if is_copy else {},
+        )
         return None  # this change triggers the next reconcile
 
     async def _get_or_create(self, item: Object, shard: Shard) -> InstanceState | None:
