@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import errors, kinds
-from nstance.kube.port import Object
+from nstance.kube.kubeconfig import Access
+from nstance.kube.port import Kube, Object
 from nstance.objects.errors import UnavailableError
 from nstance.objects.memory import Fate
 from nstance.operator.controllers import machines, resources
@@ -306,3 +308,33 @@ async def test_machines_that_are_made_at_once_are_divided_over_the_shards(tmp_pa
                 await make_machine(cluster, f"m{number}", group="web")
         await cluster.until(lambda: sum(alive(cluster, shard) for shard in BOTH) == 8)
         assert [alive(cluster, shard) for shard in BOTH] == [4, 4]
+
+
+async def test_machines_are_divided_also_when_no_answer_says_that_their_shard_is_stored(
+    tmp_path: Path, kubernetes: str
+) -> None:
+    """They are chosen again then. What was reserved for them still counts, and counts once."""
+    async with operating(tmp_path, kubernetes, BOTH, start=False, drain_timeout="0") as cluster:
+        connect, lost = cluster.connect, set[str]()
+
+        def connect_badly(access: Access) -> Kube:
+            kube = connect(access)
+            patch = kube.patch
+
+            async def patch_badly(kind: kinds.Kind, name: str, body: Object, **options: Any) -> Object:
+                answer = await patch(kind, name, body, **options)
+                if machines.UUID_ANNOTATION in resources.annotations(body) and name not in lost:
+                    lost.add(name)
+                    raise errors.UnknownOutcomeError("no answer")
+                return answer
+
+            kube.patch = patch_badly  # type: ignore[method-assign, assignment]
+            return kube
+
+        cluster.connect = connect_badly
+        for number in range(8):
+            await make_machine(cluster, f"m{number}", group="web")
+        await cluster.start()
+        await cluster.until(lambda: sum(alive(cluster, shard) for shard in BOTH) == 8)
+        assert [alive(cluster, shard) for shard in BOTH] == [4, 4]
+        assert len(lost) == 8
