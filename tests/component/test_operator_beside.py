@@ -18,6 +18,24 @@ NAME = "demo--default"
 THEIRS = "cluster.cluster.x-k8s.io"
 
 
+async def test_an_nstance_cluster_that_something_else_manages_is_left_alone(tmp_path: Path, kubernetes: str) -> None:
+    """Its pools are synced all the same."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}, start=False) as cluster:
+        metadata = {"name": NAME, "annotations": {"cluster.x-k8s.io/managed-by": "somebody"}}
+        body = {"metadata": metadata, "spec": {"controlPlaneEndpoint": {"host": "theirs", "port": 1}}}
+        made = await cluster.kube.create(kinds.NSTANCE_CLUSTER, body, namespace=cluster.namespace)
+        await cluster.start()
+        await cluster.scale("web", 2)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 2)
+
+        async def is_shown() -> bool:
+            pool = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")
+            return resources.status(pool or {}).get("readyReplicas") == 2
+
+        await cluster.until(is_shown)
+        assert await cluster.get(kinds.NSTANCE_CLUSTER, NAME) == made
+
+
 async def test_machines_are_theirs_once_they_have_seen_the_cluster(tmp_path: Path, kubernetes: str) -> None:
     """A phase of the Cluster says that they run: what they write into Machines is not written by two."""
     async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:

@@ -201,11 +201,13 @@ async def test_machines_of_a_deployment_are_made_replaced_and_deleted(
         await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
         await _deploy(cluster, "jobs", 2)
         await cluster.until(lambda: _run(cluster, 2))
-        for item in await cluster.all(kinds.NSTANCE_MACHINE):
+        items = await cluster.all(kinds.NSTANCE_MACHINE)
+        assert len(items) == 2, "none was left behind"
+        for item in items:
             assert resources.labels(item)["team"] == "a"
             assert resources.annotations(item)["note"] == "x"
         before = {resources.uid(each) for each in await cluster.all(kinds.MACHINE)}
-        lost = (await cluster.all(kinds.NSTANCE_MACHINE))[0]["status"]["instanceID"]
+        lost = items[0]["status"]["instanceID"]
         server = await cluster.shards["zone-a"].operator()
         await server.call("DeleteInstance", instance_id=lost)
 

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import errors, kinds
-from nstance.kube.port import Object
+from nstance.kube.kubeconfig import Access
+from nstance.kube.port import Kube, Object
 from nstance.objects.errors import UnavailableError
 from nstance.objects.memory import Fate
 from nstance.operator.controllers import machines, resources
@@ -25,6 +27,13 @@ BOTH = {"zone-a": {"web": 0}, "zone-b": {"web": 0}}
 
 
 async def make_machine(cluster: Cluster, name: str, **spec: object) -> None:
+    await make_only_machine(cluster, name)
+    await cluster.kube.create(
+        kinds.NSTANCE_MACHINE, {"metadata": {"name": name}, "spec": spec}, namespace=cluster.namespace
+    )
+
+
+async def make_only_machine(cluster: Cluster, name: str) -> None:
     reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": "NstanceMachine", "name": name}
     await cluster.kube.create(
         kinds.MACHINE,
@@ -37,9 +46,6 @@ async def make_machine(cluster: Cluster, name: str, **spec: object) -> None:
             },
         },
         namespace=cluster.namespace,
-    )
-    await cluster.kube.create(
-        kinds.NSTANCE_MACHINE, {"metadata": {"name": name}, "spec": spec}, namespace=cluster.namespace
     )
 
 
@@ -73,6 +79,27 @@ async def test_a_machine_becomes_an_instance_and_goes_with_it(tmp_path: Path, ku
         await cluster.kube.delete(kinds.MACHINE, "alone", namespace=cluster.namespace)
         await cluster.until(lambda: missing(cluster, "alone"))
         assert alive(cluster, "zone-b") == 0
+
+
+async def test_a_machine_from_a_template_is_not_touched_before_its_machine_exists(
+    tmp_path: Path, kubernetes: str
+) -> None:
+    """Cluster API creates it, writes it on the version that it has read, and then creates the Machine. After a conflict it
+    would make another one, and leave this one and its instance behind."""
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        annotations = {"cluster.x-k8s.io/cloned-from-name": "jobs"}
+        body: Object = {"metadata": {"name": "jobs-1", "annotations": annotations}, "spec": {"group": "web"}}
+        made = await cluster.kube.create(kinds.NSTANCE_MACHINE, body, namespace=cluster.namespace)
+        await make_machine(cluster, "alone", group="web")
+        await cluster.until(lambda: ready(cluster, "alone"))
+        assert (await item_of(cluster, "jobs-1"))["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+        assert alive(cluster, "zone-a") == 1
+        await make_only_machine(cluster, "jobs-1")
+        await cluster.until(lambda: ready(cluster, "jobs-1"))
+        for name in ("alone", "jobs-1"):
+            await cluster.kube.delete(kinds.MACHINE, name, namespace=cluster.namespace)
+            await cluster.until(lambda name=name: missing(cluster, name))  # type: ignore[misc]
+        assert alive(cluster, "zone-a") == 0
 
 
 async def item_of(cluster: Cluster, name: str) -> Object:
@@ -281,3 +308,33 @@ async def test_machines_that_are_made_at_once_are_divided_over_the_shards(tmp_pa
                 await make_machine(cluster, f"m{number}", group="web")
         await cluster.until(lambda: sum(alive(cluster, shard) for shard in BOTH) == 8)
         assert [alive(cluster, shard) for shard in BOTH] == [4, 4]
+
+
+async def test_machines_are_divided_also_when_no_answer_says_that_their_shard_is_stored(
+    tmp_path: Path, kubernetes: str
+) -> None:
+    """They are chosen again then. What was reserved for them still counts, and counts once."""
+    async with operating(tmp_path, kubernetes, BOTH, start=False, drain_timeout="0") as cluster:
+        connect, lost = cluster.connect, set[str]()
+
+        def connect_badly(access: Access) -> Kube:
+            kube = connect(access)
+            patch = kube.patch
+
+            async def patch_badly(kind: kinds.Kind, name: str, body: Object, **options: Any) -> Object:
+                answer = await patch(kind, name, body, **options)
+                if machines.UUID_ANNOTATION in resources.annotations(body) and name not in lost:
+                    lost.add(name)
+                    raise errors.UnknownOutcomeError("no answer")
+                return answer
+
+            kube.patch = patch_badly  # type: ignore[method-assign, assignment]
+            return kube
+
+        cluster.connect = connect_badly
+        for number in range(8):
+            await make_machine(cluster, f"m{number}", group="web")
+        await cluster.start()
+        await cluster.until(lambda: sum(alive(cluster, shard) for shard in BOTH) == 8)
+        assert [alive(cluster, shard) for shard in BOTH] == [4, 4]
+        assert len(lost) == 8

@@ -100,7 +100,9 @@ async def test_a_kubelet_registers_with_the_settings_of_its_pool(tmp_path: Path,
         assert "kubernetes.io/role" not in resources.labels(node)
         assert resources.labels(node)["tier"] == "web"
         assert _taints(node) == ["tier", "cni"]
-        await cluster.scale("web", 1)
+        await cluster.scale("web", 1)  # what the next operator finds; its ShardGroup would make it 0 first
+        size = {"spec": {"size": 1}}
+        await cluster.kube.patch(kinds.NSTANCE_SHARD_GROUP, "web--zone-a", size, namespace=cluster.namespace)
         await cluster.start()
 
         async def is_complete() -> bool:

@@ -2,14 +2,16 @@
 
 Shard and instance ID are chosen once and stored in the object together with the finalizer, in one write, before the shard
 is called. A crash at any point repeats the same call with the same ID, so it never makes two instances. The instance is
-deleted before the object, and an instance that the server deleted takes its Machine with it. The trap: an ID that a shard
-does not know proves nothing while the shard is not synced, or while a call may still be on its way.
+deleted before the object, and an instance that the server deleted takes its Machine with it. The traps: an ID that a shard
+does not know proves nothing while the shard is not synced, or while a call may still be on its way. And Cluster API writes an
+object that it made from a template once more before it creates the Machine: if the operator is faster, it gives up and
+makes another one, and nobody ever deletes the first.
 """
 
 import uuid
 from collections.abc import Callable, Collection, Mapping
 
-from nstance.kube import errors, kinds
+from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.operator.controllers import node_settings, resources
@@ -39,6 +41,7 @@ from nstance.v1 import operator_pb2 as pb
 
 UUID_ANNOTATION = "nstance.dev/instance-uuid"
 SHARD_ANNOTATION = "nstance.dev/shard"
+CLONED_FROM = "cluster.x-k8s.io/cloned-from-name"  # Cluster API made it from this template
 POD_ANNOTATION = "nstance.dev/pod"  # namespace and name of the pod that it was created for
 FAILURE_REASONS = frozenset({CREATE_FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # of Ready
 
@@ -93,7 +96,9 @@ class Machines(Controller):
         self._machines, self._items, self._pools = map(
             self._mirror, (kinds.MACHINE, kinds.NSTANCE_MACHINE, kinds.NSTANCE_MACHINE_POOL)
         )
-        self._reserved: dict[int | None, tuple[str, str]] = {}  # by UUID: shard and group, until the shard reports it
+        # By uid: shard, group and UUID, until the shard reports it. A mirror that lags shows an object as not chosen that is:
+        # it must not count twice, nor be taken back when its second write fails.
+        self._reserved: dict[str, tuple[str, str, int]] = {}
         self._missing_since: dict[str, float] = {}  # by uid: deleted objects whose instance the shard does not have
         self._by_lookup_key: dict[str, str] = {}
         self._requested: dict[str, Object] = {}  # the NstanceMachines that are no pool's, by name: few of many
@@ -127,7 +132,7 @@ class Machines(Controller):
             self._by_lookup_key.update(dict.fromkeys(_lookup_keys(new), resources.name(new)))
         if new is None and old is not None:
             self._missing_since.pop(resources.uid(old), None)
-            self._reserved.pop(_parse_uuid(resources.annotations(old).get(UUID_ANNOTATION, "")), None)
+            self._reserved.pop(resources.uid(old), None)
         self.queue.add(name)
 
     def _on_machine_change(self, old: Object | None, new: Object | None) -> None:
@@ -153,8 +158,8 @@ class Machines(Controller):
     def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
         if event.on_demand:
             number = ids.uuid_of(ids.InstanceId(event.instance_id))
-            for chosen in [each for each in self._reserved if number in self._instance_uuids(each)]:
-                del self._reserved[chosen]
+            for uid in [uid for uid, each in self._reserved.items() if number in self._instance_uuids(each[2])]:
+                del self._reserved[uid]
         self._add_by_lookup_key(event.instance_id)
 
     # ---- reconciling
@@ -173,6 +178,8 @@ class Machines(Controller):
             return await self._finalize(item)
         is_copy = self._is_copy(item)
         is_chosen = {UUID_ANNOTATION, SHARD_ANNOTATION} <= resources.annotations(item).keys()
+        if machine is None and not is_requested(item) and CLONED_FROM in resources.annotations(item):
+            return None  # its Machine triggers the next reconcile
         if is_copy or not is_chosen or not resources.has_finalizer(item):
             return await self._choose(item, machine, is_copy=is_copy)
         if machine is not None:
@@ -213,7 +220,12 @@ class Machines(Controller):
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
         chosen = "" if is_copy else shard_of(item)
-        reserved = self._reserved.values()
+        before = self._reserved.get(resources.uid(item))
+        if before is not None and before[1] == group and wanted in ("", before[0]) and self._shards.get(before[0]):
+            chosen = chosen or before[0]
+        else:
+            before = None
+        reserved = [each[:2] for uid, each in self._reserved.items() if uid != resources.uid(item)]
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted, reserved=reserved)
         if not shard:
             shards = [self._shards.get(name) for name in self._shards.names()]
@@ -224,22 +236,20 @@ class Machines(Controller):
             return REJECTED_RETRY_SECONDS
         if known := resources.status(item).get("instanceID"):
             number = ids.uuid_of(ids.InstanceId(known))
+        elif before is not None:
+            number = before[2]
         else:
             number = ids.uuid7(int(self._clock.wall() * 1000), self._context.rng.bits(74))
         chosen_id = (not is_copy and resources.annotations(item).get(UUID_ANNOTATION)) or str(uuid.UUID(int=number))
         if not chosen:
-            self._reserved[number] = shard, group
-        try:
-            await resources.add_finalizer(
-                self._kube,
-                kinds.NSTANCE_MACHINE,
-                item,
-                {UUID_ANNOTATION: chosen_id, SHARD_ANNOTATION: shard},
-                spec={"providerID": None} if is_copy else {},
-            )
-        except errors.KubeError:
-            self._reserved.pop(number, None)
-            raise
+            self._reserved[resources.uid(item)] = shard, group, number
+        await resources.add_finalizer(
+            self._kube,
+            kinds.NSTANCE_MACHINE,
+            item,
+            {UUID_ANNOTATION: chosen_id, SHARD_ANNOTATION: shard},
+            spec={"providerID": None} if is_copy else {},
+        )
         return None  # this change triggers the next reconcile
 
     async def _get_or_create(self, item: Object, shard: Shard) -> InstanceState | None:
