@@ -7,8 +7,6 @@ storage and cloud are part of the memory. Times are of CLOCK_MONOTONIC, which bo
 
 import asyncio
 import base64
-import cProfile
-import ctypes
 import dataclasses
 import hashlib
 import json
@@ -26,7 +24,6 @@ from typing import Any
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bench import ec2_endpoint
 from nstance.clock import SystemClock, SystemRng
 from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
@@ -87,14 +84,15 @@ def resident(pid: int | str = "self") -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-class _Mallinfo(ctypes.Structure):
-    """glibc's `struct mallinfo2`."""
-
-    _fields_ = [("numbers", ctypes.c_size_t * 10)]
-
-
 def allocated() -> int:
     """Bytes that malloc has allocated; with EXACT_MEMORY, all that the process uses."""
+    import ctypes  # a server never has it
+
+    class _Mallinfo(ctypes.Structure):
+        """glibc's `struct mallinfo2`."""
+
+        _fields_ = [("numbers", ctypes.c_size_t * 10)]
+
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Mallinfo
     numbers = mallinfo().numbers
@@ -137,7 +135,7 @@ class FleetServer:
         self.scope = Scope(cluster=CLUSTER, shard=self.shard)
         self.server: ServerProcess
         self.running: asyncio.Task[None]
-        self.profile = cProfile.Profile()
+        self.profile: Any = None
         self.ready_at: dict[InstanceId, float] = {}
 
     def _boot(self, request: CreateRequest, vm: Vm) -> None:
@@ -219,6 +217,11 @@ class FleetServer:
         id = ids.make(group.kind)
         vm = self._vm(id, group.key, group.subnets[0] if group.subnets else "")
         public = keys.public_bytes(agent_key(self.settings["seed"], id))
+        provider_id = vm.provider_id
+        if self.settings["ec2"]:
+            from bench import ec2_endpoint  # other servers never have it
+
+            provider_id = ProviderId(ec2_endpoint.provider_id(id))
         return Instance(
             id=id,
             tenant=group.key.tenant,
@@ -231,7 +234,7 @@ class FleetServer:
             infra_hash=group.infra_hash,
             request_hash="sha256:" + "b" * 64,
             nonce=Nonce(jti=hashlib.md5(id.encode()).hexdigest(), issued=int(now - 60), expires=int(now + 240)),
-            provider_id=ProviderId(ec2_endpoint.provider_id(id)) if self.settings["ec2"] else vm.provider_id,
+            provider_id=provider_id,
             seen=True,
             ip4=vm.ip4,
             hostname=vm.hostname,
@@ -438,6 +441,9 @@ class FleetServer:
         return {"seconds": statistics.median(costs)}
 
     async def do_profile(self, on: bool) -> Json:
+        import cProfile  # a server never has it
+
+        self.profile = self.profile or cProfile.Profile()
         if on:
             self.profile.enable()
         else:

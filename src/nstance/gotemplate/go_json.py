@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 from nstance.gotemplate import go_format
 from nstance.gotemplate.errors import UnlocatedError
@@ -9,10 +10,8 @@ from nstance.gotemplate.limits import Budget
 from nstance.gotemplate.values import Value, ValueType, sorted_items, type_of
 
 # Python does not escape these. An invalid byte becomes the replacement character, as in Go.
-_ESCAPES = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-    | {chr(code): "\\ufffd" for code in range(0xD800, 0xE000)}
-)
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+_INVALID = re.compile(r"[\ud800-\udfff]")
 
 
 def dump_json(value: Value, budget: Budget) -> str:
@@ -53,7 +52,7 @@ def _write(value: Value, budget: Budget, pieces: list[str], *, depth: int) -> No
 
 def _text(value: str, budget: Budget) -> str:
     budget.spend_characters(len(value))
-    return json.dumps(value, ensure_ascii=False).translate(_ESCAPES)
+    return _INVALID.sub(r"\\ufffd", json.dumps(value, ensure_ascii=False).translate(_ESCAPES))
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,5 @@
 """A provider's options from the configuration: typed access, and an error for unknown ones."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,8 @@ class Options:
         """Raises for options that were not read."""
         for name in self._values:
             if name not in self._read:
+                import difflib
+
                 near = difflib.get_close_matches(name, self._read, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._read))}"
                 raise errors.PermanentError(f"provider {self._kind!r} has no option {name!r}; {hint}")

@@ -1,7 +1,6 @@
 """From the configuration to a provider. A provider's module is imported only when it is configured, because an SDK may cost
 more memory than the rest of the server."""
 
-import difflib
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -53,6 +52,8 @@ def open_provider(
         case "gcp" | "google":
             return _gcp(parsed, scope, clock, place)
         case _:
+            import difflib
+
             near = difflib.get_close_matches(kind, KINDS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
             raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")

@@ -1,4 +1,4 @@
-"""Reading encryption keys from their sources."""
+"""Reading encryption keys from their sources. Those of clouds are imported only when they are configured."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from nstance.secretstore import errors, port, sealing
-from nstance.secretstore.aws import key_sources
 from nstance.secretstore.aws.clients import AwsClients
-from nstance.secretstore.aws.parameter_store import hierarchy
-from nstance.secretstore.gcp import key_sources as google_sources
 from nstance.secretstore.gcp.clients import GoogleClients
-from nstance.secretstore.gcp.secret_manager import secret_id
 
 DEFAULT_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
 
@@ -28,6 +24,10 @@ class KeySource(Enum):
     AWS_KMS = "aws-kms"
     GOOGLE_SECRET_MANAGER = "google-secret-manager"
     GOOGLE_KMS = "google-kms"
+
+
+_OF_AWS = (KeySource.AWS_SECRETS_MANAGER, KeySource.AWS_PARAMETER_STORE, KeySource.AWS_KMS)
+_OF_GOOGLE = (KeySource.GOOGLE_SECRET_MANAGER, KeySource.GOOGLE_KMS)
 
 
 class Location(Protocol):
@@ -82,18 +82,30 @@ async def read_key(
         raise errors.BadKeyError(f"no encryption key: the key provider {provider!r} needs {needed} as its source")
     if provider == KeySource.FILE.value:
         return (sealing.parse_named_key(_read_file(source), source),)
-    if provider == KeySource.AWS_SECRETS_MANAGER.value:
-        return await key_sources.read_secret_key(clients.aws, source)
-    if provider == KeySource.AWS_PARAMETER_STORE.value:
-        return await key_sources.read_parameter_key(clients.aws, source)
-    if provider == KeySource.AWS_KMS.value:
-        return await key_sources.unwrap_data_key(clients.aws, source)
-    if provider == KeySource.GOOGLE_SECRET_MANAGER.value:
-        return await google_sources.read_secret_key(clients.google, source)
-    if provider == KeySource.GOOGLE_KMS.value:
-        return await google_sources.unwrap_data_key(clients.google, source)
+    if provider in (each.value for each in _OF_AWS):
+        return await _read_from_aws(KeySource(provider), source, clients.aws)
+    if provider in (each.value for each in _OF_GOOGLE):
+        return await _read_from_google(KeySource(provider), source, clients.google)
     known = ", ".join(kind.value for kind in KeySource)
     raise errors.BadKeyError(f"expected a key provider of {known}, found {provider!r}")
+
+
+async def _read_from_aws(kind: KeySource, source: str, clients: AwsClients) -> tuple[bytes, ...]:
+    from nstance.secretstore.aws import key_sources
+
+    if kind is KeySource.AWS_SECRETS_MANAGER:
+        return await key_sources.read_secret_key(clients, source)
+    if kind is KeySource.AWS_PARAMETER_STORE:
+        return await key_sources.read_parameter_key(clients, source)
+    return await key_sources.unwrap_data_key(clients, source)
+
+
+async def _read_from_google(kind: KeySource, source: str, clients: GoogleClients) -> tuple[bytes, ...]:
+    from nstance.secretstore.gcp import key_sources
+
+    if kind is KeySource.GOOGLE_SECRET_MANAGER:
+        return await key_sources.read_secret_key(clients, source)
+    return await key_sources.unwrap_data_key(clients, source)
 
 
 def stored_key(kind: str, prefix: str) -> KeyLocation | None:
@@ -101,8 +113,12 @@ def stored_key(kind: str, prefix: str) -> KeyLocation | None:
     if kind == KeySource.AWS_SECRETS_MANAGER.value:
         return KeyLocation(kind, prefix + port.ENCRYPTION_KEY)
     if kind == KeySource.AWS_PARAMETER_STORE.value:
+        from nstance.secretstore.aws.parameter_store import hierarchy
+
         return KeyLocation(kind, hierarchy(prefix) + port.ENCRYPTION_KEY)
     if kind == KeySource.GOOGLE_SECRET_MANAGER.value:
+        from nstance.secretstore.gcp.secret_manager import secret_id
+
         return KeyLocation(kind, secret_id(prefix + port.ENCRYPTION_KEY))
     return None
 
@@ -110,10 +126,15 @@ def stored_key(kind: str, prefix: str) -> KeyLocation | None:
 async def create_stored_key(location: Location, clients: KeyClients) -> None:
     """A new key where `stored_key` says, unless another server was faster."""
     with contextlib.suppress(errors.AlreadyExistsError):
+        if location.provider == KeySource.GOOGLE_SECRET_MANAGER.value:
+            from nstance.secretstore.gcp import key_sources as google_sources
+
+            await google_sources.create_secret_key(clients.google, location.source)
+            return
+        from nstance.secretstore.aws import key_sources
+
         if location.provider == KeySource.AWS_SECRETS_MANAGER.value:
             await key_sources.create_secret_key(clients.aws, location.source)
-        elif location.provider == KeySource.GOOGLE_SECRET_MANAGER.value:
-            await google_sources.create_secret_key(clients.google, location.source)
         else:
             await key_sources.create_parameter_key(clients.aws, location.source)
 

@@ -1,4 +1,4 @@
-"""From the configuration to a secret store."""
+"""From the configuration to a secret store. Those of clouds are imported only when they are configured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,6 @@ from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import env, errors, file, port, sealed, sealing
-from nstance.secretstore.aws.parameter_store import ParameterStore
-from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
-from nstance.secretstore.gcp.secret_manager import SecretManagerStore
 from nstance.secretstore.keys import KeyClients
 
 
@@ -75,10 +72,16 @@ def open_store(
     if kind == StoreKind.ENV.value:
         return env.EnvStore(backends.environment, prefix=prefix or env.DEFAULT_PREFIX)
     if kind == StoreKind.AWS_SECRETS_MANAGER.value:
+        from nstance.secretstore.aws.secrets_manager import SecretsManagerStore
+
         return SecretsManagerStore(backends.clients.aws, prefix=cloud_prefix(prefix, cluster))
     if kind == StoreKind.AWS_PARAMETER_STORE.value:
+        from nstance.secretstore.aws.parameter_store import ParameterStore
+
         return ParameterStore(backends.clients.aws, prefix=cloud_prefix(prefix, cluster))
     if kind == StoreKind.GOOGLE_SECRET_MANAGER.value:
+        from nstance.secretstore.gcp.secret_manager import SecretManagerStore
+
         return SecretManagerStore(backends.clients.google, prefix=cloud_prefix(prefix, cluster))
     known = ", ".join(each.value for each in StoreKind)
     raise errors.PermanentError(f"expected a secret store of {known}, found {kind!r}")

@@ -14,7 +14,6 @@ from nstance.clock import AnchoredClock, Rng, SystemClock, SystemRng
 from nstance.model.counts import count
 from nstance.objects import errors
 from nstance.server import options as parsing
-from nstance.server import validation
 from nstance.server.config.configuration import NoConfigurationError
 from nstance.server.errors import FatalError
 from nstance.server.gc_tuner import GcTuner
@@ -65,6 +64,8 @@ async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
 
 def validate(options: Options, clock: AnchoredClock, rng: Rng) -> int:
     """Print all errors and warnings of a configuration; the exit code is 0 if it is valid."""
+    from nstance.server import validation  # a server that runs never needs it
+
     subject = options.validate or f"the configuration of shard {options.shard}"
     try:
         warnings = uvloop.run(validation.validate(options, clock, rng))

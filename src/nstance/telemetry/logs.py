@@ -14,6 +14,7 @@ Other libraries log warnings only, also with `debug`, because some of them print
 import json as jsonlib
 import logging
 import math
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -30,11 +31,8 @@ _CUT = "…[cut]"
 
 # Characters that could end a line, hide text or control a terminal: C0, DEL, C1, line separators, marks that reverse the
 # text direction, and surrogates, which cannot be encoded.
-_UNSAFE = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F)]
-_UNSAFE += [*range(0x2066, 0x206A), 0xFEFF, *range(0xD800, 0xE000)]
-_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _UNSAFE}
-_ESCAPES |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
-_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _UNSAFE}
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 _OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -161,11 +159,16 @@ def _start(text: str, length: int = MAX_RECORD) -> str:
 
 
 def _escape(text: str) -> str:
-    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape_character, text)
+
+
+def _escape_character(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return _ESCAPES.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
 def _json(fields: Mapping[str, object]) -> str:
-    return jsonlib.dumps(fields, ensure_ascii=False).translate(_JSON_ESCAPES)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", jsonlib.dumps(fields, ensure_ascii=False))
 
 
 def _shorter(value: object, length: int) -> object:

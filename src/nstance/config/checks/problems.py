@@ -3,7 +3,6 @@
 Checks use paths of the translated document. `Origins` maps them back where the file has an older spelling.
 """
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -105,6 +104,8 @@ def closest(word: str, candidates: Iterable[str]) -> str:
     folded = {candidate.lower(): candidate for candidate in some}
     if word.lower() in folded:
         return folded[word.lower()]
+    import difflib  # only for mistakes
+
     return next(iter(difflib.get_close_matches(word, some, n=1)), "")
 
 

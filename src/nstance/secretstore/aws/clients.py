@@ -1,10 +1,13 @@
 """Clients of AWS for secrets and keys, one per region, opened when they are first needed."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from nstance.aws.client import AwsClient
 from nstance.clock import Clock, Rng
 from nstance.secretstore import errors
+
+if TYPE_CHECKING:
+    from nstance.aws.client import AwsClient
 
 _REGION_PART = 3  # of arn:partition:service:region:account:…
 
@@ -18,13 +21,15 @@ class AwsClients:
         self._environment = environment
         self._open: dict[str, AwsClient] = {}
 
-    def client(self, name: str = "") -> AwsClient:
+    def client(self, name: str = "") -> "AwsClient":
         """For a secret or key by its name; an ARN names its own region. Raises PermanentError."""
         region = name.split(":")[_REGION_PART] if name.startswith("arn:") and name.count(":") > _REGION_PART else ""
         region = region or self._region
         if not region:
             raise errors.PermanentError("no AWS region for secrets: set cluster.secrets.region or AWS_REGION")
         if region not in self._open:
+            from nstance.aws.client import AwsClient  # most servers need no secret of AWS
+
             self._open[region] = AwsClient(region=region, clock=self.clock, environment=self._environment)
         return self._open[region]
 

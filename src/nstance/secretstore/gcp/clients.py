@@ -1,11 +1,14 @@
 """The client of Google Cloud for secrets and keys, opened when it is first needed."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from nstance.clock import Clock, Rng
 from nstance.clouds.errors import NotSentError
-from nstance.gcp.client import GoogleClient
 from nstance.secretstore import errors
+
+if TYPE_CHECKING:
+    from nstance.gcp.client import GoogleClient
 
 
 class GoogleClients:
@@ -17,8 +20,10 @@ class GoogleClients:
         self._environment = environment
         self._open: GoogleClient | None = None
 
-    def client(self) -> GoogleClient:
+    def client(self) -> "GoogleClient":
         if self._open is None:
+            from nstance.gcp.client import GoogleClient  # most servers need no secret of Google
+
             self._open = GoogleClient(clock=self.clock, environment=self._environment)
         return self._open
 
