@@ -64,7 +64,7 @@ async def test_a_spot_storm_needs_attention_after_its_end_too(tmp_path: Path) ->
             await ready(browser, "web", 3)
             await alarmed(browser, ["interruptions"])
             [status] = (await get_json(browser, "/v1/status"))["shards"]
-        [lost] = status["interruptions"]
+        [lost] = status["alarms"]
         assert lost["message"] == "1 instance lost within the last five minutes: 1 spot-termination"
         assert status["healthy"], "it is made good"
 
