@@ -76,6 +76,7 @@ def application(
     metrics = ServeMetrics(views.own.fleet, views.count_streams)
     app = web.Application(
         middlewares=[
+            access.forwarding_middleware(guard.trusted_proxies),
             *([extras.log.middleware()] if extras.log is not None else []),
             metrics.middleware(),
             _rate_limit(RateLimit(extras.requests, clock), sessions),
@@ -144,7 +145,7 @@ def _explain(request: web.Request, error: web.HTTPException) -> str:
 
 
 def _rate_limit(limit: RateLimit, sessions: Sessions) -> Middleware:
-    """By session, because all browsers behind a proxy have one address; by address without one."""
+    """By session, because all browsers behind a proxy may have one address; by address without one."""
 
     @web.middleware
     async def check(request: web.Request, handler: access.Handler) -> web.StreamResponse:
