@@ -28,6 +28,7 @@ from nstance.admin.http.v1.replies import Shards
 from nstance.admin.options import Target
 from nstance.clock import Clock, SystemRng
 from nstance.objects import errors as storage
+from nstance.wire import server_header
 
 MAX_BODY_BYTES = 64 * 1024
 UNLIMITED_PATHS = frozenset({"/", "/health"})
@@ -47,6 +48,7 @@ class Extras:
 def application(
     clients: Sequence[Client], guard: access.Access, clock: Clock, extras: Extras | None = None
 ) -> web.Application:
+    server_header.hide_versions()
     extras, rng = extras or Extras(), SystemRng()
     sessions, pages = Sessions(clock, rng), Pages()
 
