@@ -2,8 +2,10 @@
 
 import asyncio
 import gzip
+import ipaddress
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,7 @@ async def test_a_spot_storm_needs_attention_after_its_end_too(tmp_path: Path) ->
             await ready(browser, "web", 3)
             await alarmed(browser, ["interruptions"])
             [status] = (await get_json(browser, "/v1/status"))["shards"]
-        [lost] = status["interruptions"]
+        [lost] = status["alarms"]
         assert lost["message"] == "1 instance lost within the last five minutes: 1 spot-termination"
         assert status["healthy"], "it is made good"
 
@@ -420,6 +422,36 @@ async def test_guessing_tokens_and_floods_are_slowed_down(tmp_path: Path) -> Non
             for path, code in (("/groups", 429), ("/health", 200), ("/", 200)):
                 async with browser.get(path) as answer:
                     assert answer.status == code
+
+
+async def test_a_guesser_behind_a_trusted_proxy_slows_nobody_else_down(tmp_path: Path) -> None:
+    async def log_in(browser: Any, forwarded: str, token: str = TOKEN) -> int:
+        headers = {"X-Forwarded-For": forwarded}
+        async with browser.post("/v1/session", json={"token": token}, headers=headers) as answer:
+            return int(answer.status)
+
+    async with World(tmp_path, SETTINGS, agents=False) as world:
+        await world.start()
+        proxies = [ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("10.1.0.0/16")]
+        guard, log = replace(GUARDED, trusted_proxies=proxies), tmp_path / "access.log"
+        written = AccessLog(str(log), world.clock)
+        async with served(world, guard=guard, extras=Extras(log=written)) as browser:
+            for number in range(int(rate_limit.LOGINS.burst)):
+                # What a client writes itself comes before what the proxies add.
+                assert await log_in(browser, f"192.0.2.{number}, 203.0.113.9, 10.1.0.7", "guess") == 401
+            assert await log_in(browser, "203.0.113.9") == 429
+            assert await log_in(browser, "203.0.113.10") == 200
+            for nonsense in ("", "unknown", "203.0.113.10, nonsense"):  # those are of the proxy itself
+                assert await log_in(browser, nonsense) == 200
+        written.close()
+        assert {json.loads(line)["client"] for line in log.read_text().splitlines()} == {
+            "203.0.113.9",
+            "203.0.113.10",
+            "127.0.0.1",
+        }
+        async with served(world, guard=GUARDED, role=Role.VIEWER) as browser:  # nobody is trusted
+            codes = [await log_in(browser, f"192.0.2.{number}", "guess") for number in range(6)]
+            assert codes[-1] == 429
 
 
 async def test_browsers_behind_one_address_have_a_rate_each(tmp_path: Path) -> None:

@@ -352,6 +352,19 @@ async def test_behind_a_proxy_a_token_is_what_counts(tmp_path: Path) -> None:
                     assert ("Secure" in answer.headers["Set-Cookie"]) is is_secure
 
 
+async def test_answers_do_not_tell_versions(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        async with served(world) as browser:
+            for request, status in ((b"GET /health HTTP/1.1\r\nHost: localhost", b" 200 "), (b"nonsense", b" 400 ")):
+                reader, writer = await asyncio.open_connection(browser.host, browser.port)
+                writer.write(request + b"\r\nConnection: close\r\n\r\n")
+                answer = await reader.read()
+                writer.close()
+                assert status in answer.splitlines()[0]
+                assert b"\r\nServer: nstance\r\n" in answer
+
+
 async def test_the_version_of_http_that_nginx_speaks_by_default_is_a_proxys(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()

@@ -58,6 +58,9 @@ async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: P
         assert re.search(r"workers +size +5 +3 +3 +3 +overridden", different.stdout)
         plan = await admin.json("group", "update", "workers", "--unset-size", "--dry-run")
         assert [each["action"] for each in plan] == ["create"] * 2
+        assert await admin.json("group", "plan", "workers", "--unset-size") == plan
+        both = await admin("group", "plan", "workers", "--unset-size", "--size", "1")
+        assert "expected either --size or --unset-size" in both.stderr
         [back] = await admin.json("group", "update", "workers", "--unset-size")
         assert (back["size"], back["size_source"], back["overrides"]) == (
             5,

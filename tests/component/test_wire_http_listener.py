@@ -11,14 +11,14 @@ from nstance.wire import http_listener
 SECONDS = 60.0
 
 
-async def ask(handler: http_listener.Handler) -> bytes:
+async def ask(handler: http_listener.Handler, request: bytes = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
     """Everything that comes back."""
     port = http_listener.HttpListener(handler)
     await port.start("127.0.0.1", 0)
     try:
         async with asyncio.timeout(SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
-            writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(request)
             try:
                 return await reader.read()
             except ConnectionResetError:
@@ -27,6 +27,16 @@ async def ask(handler: http_listener.Handler) -> bytes:
                 writer.transport.abort()
     finally:
         await port.close()
+
+
+async def test_answers_do_not_tell_versions() -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text="yes")
+
+    for request, status in ((b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", b" 200 "), (b"nonsense\r\n\r\n", b" 400 ")):
+        head = (await ask(answer, request)).partition(b"\r\n\r\n")[0]
+        assert status in head
+        assert b"\r\nServer: nstance\r\n" in head + b"\r\n"
 
 
 async def test_a_peer_that_left_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,9 +109,9 @@ def old_key(text: str) -> KeyLocation:
     return KeyLocation(provider=provider, source=source)
 
 
-def flag(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
+def flag(spelling: str, *names: str, **kwargs: Any) -> Callable[[Function], Function]:
     variable = ENVIRONMENT + spelling.removeprefix("--").upper().replace("-", "_")
-    return click.option(spelling, envvar=variable, show_envvar=True, **{"show_default": True, **kwargs})
+    return click.option(spelling, *names, envvar=variable, show_envvar=True, **{"show_default": True, **kwargs})
 
 
 def _shared(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:

@@ -11,6 +11,8 @@ from importlib import metadata
 
 from aiohttp import web
 
+from nstance.wire import server_header
+
 GRACE_SECONDS = 1.0  # for running requests when the server stops
 
 
@@ -34,6 +36,7 @@ def listening(port: int) -> Iterator[list[socket.socket]]:
 @contextlib.asynccontextmanager
 async def serving(server: web.Server, sockets: Sequence[socket.socket]) -> AsyncIterator[int]:
     """Serves until the block ends. Yields the port."""
+    server_header.hide_versions()
     runner = web.ServerRunner(server, shutdown_timeout=GRACE_SECONDS)
     await runner.setup()
     try:
@@ -51,6 +54,7 @@ async def answering(
     """Answers all requests to a port of 127.0.0.1 until the block ends. Yields the URL; port 0: a free one."""
     app = web.Application(client_max_size=max_body)
     app.router.add_route("*", "/{path:.*}", handler)
+    server_header.hide_versions()
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
+# Codes of `objects.errors`: storage does not do what it should.
+STORAGE_FAILURES = frozenset({"unavailable", "unknown_outcome", "permission_denied"})
 EXIT_JITTER_SECONDS = (10.0, 40.0)  # until the configuration is known
 SHUTDOWN_SECONDS = 10.0  # until the configuration is known
 
@@ -79,6 +81,7 @@ class ServerProcess:
             self.metrics.count_spans(tracing.counts)
             self._traces = InstanceTraces(tracing.tracer) if tracing.tracer is not None else None
         self._boot_problem: str | None = "starting"  # what boot waits for
+        self._storage_failed_at = 0.0  # by wall time; 0: no request has failed
         self.exit_jitter = EXIT_JITTER_SECONDS
         self.server: Server | None = None  # once it is configured
         self.endpoints: Endpoints | None = None
@@ -121,7 +124,7 @@ class ServerProcess:
 
     async def _run(self) -> None:
         shard_store = self._store if self._store is not None else stores.open_shard_store(self.options)
-        store = ObservedStore(shard_store, self.metrics.storage_request)
+        store = ObservedStore(shard_store, self._on_storage_request)
         probes = Probes(health_problem=self._health_problem, waits_for=self._waits_for, metrics=self.metrics)
         log.info("server starting", extra={"server": self.options.id, "shard": self.shard})
         # Beside the rest of the boot: with slow storage each request that is waited for counts.
@@ -136,6 +139,11 @@ class ServerProcess:
             await probes.listener.close()
             if self._store is None:
                 await store.close()
+
+    def _on_storage_request(self, op: str, code: str) -> None:
+        self.metrics.storage_request(op, code)
+        if code in STORAGE_FAILURES:
+            self._storage_failed_at = self._clock.wall()
 
     def _health_problem(self) -> str | None:
         """Why this server is not healthy. A damaged journal does not matter as long as another server leads."""
@@ -294,6 +302,7 @@ class ServerProcess:
             clock=clock,
             rng=rng,
             standbys=lambda: self.server.elector.standbys() if self.server is not None else {},
+            storage_failed_at=lambda: self._storage_failed_at,
         )
         env = Environment(
             cluster=cluster,

@@ -2108,6 +2108,8 @@ class ControlPlane(_message.Message):
     PROVIDER_RATE_FIELD_NUMBER: _builtins.int
     TIME_UNIX_MS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
+    STORAGE_FAILED_UNIX_MS_FIELD_NUMBER: _builtins.int
     leader: _builtins.str
     epoch: _builtins.int
     leading_ms: _builtins.int
@@ -2118,11 +2120,17 @@ class ControlPlane(_message.Message):
     """by the leader's clock; 0: it is too old to tell"""
     version: _builtins.str
     """of the leader's program"""
+    storage_failed_unix_ms: _builtins.int
+    """the last request to object storage that failed, by the leader's clock; 0: none"""
     @_builtins.property
     def standbys(self) -> _containers.RepeatedCompositeFieldContainer[Global___Standby]: ...
     @_builtins.property
     def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricSample]:
         """of the leader's process; none that names a tenant"""
+
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alarm]:
+        """as long as they last; none that names a tenant"""
 
     def __init__(
         self,
@@ -2135,14 +2143,41 @@ class ControlPlane(_message.Message):
         provider_rate: _builtins.float = ...,
         time_unix_ms: _builtins.int = ...,
         version: _builtins.str = ...,
+        alarms: _abc.Iterable[Global___Alarm] | None = ...,
+        storage_failed_unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "leader", b"leader", "leading_ms", b"leading_ms", "metrics", b"metrics", "provider_rate", b"provider_rate", "standbys", b"standbys", "time_unix_ms", b"time_unix_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "epoch", b"epoch", "leader", b"leader", "leading_ms", b"leading_ms", "metrics", b"metrics", "provider_rate", b"provider_rate", "standbys", b"standbys", "storage_failed_unix_ms", b"storage_failed_unix_ms", "time_unix_ms", b"time_unix_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ControlPlane: _TypeAlias = ControlPlane  # noqa: Y015
+
+@_typing.final
+class Alarm(_message.Message):
+    """What is wrong with the whole shard now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """mass-silence, mass-absence, provider, paused-vms"""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alarm: _TypeAlias = Alarm  # noqa: Y015
 
 @_typing.final
 class Standby(_message.Message):

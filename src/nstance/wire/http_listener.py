@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from nstance.wire import listener
+from nstance.wire import listener, server_header
 from nstance.wire import peer as connections
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class HttpListener:
 
     async def start(self, host: str, port: int) -> None:
         """Port 0 takes a free one. Raises OSError if the address cannot be bound."""
+        server_header.hide_versions()
         self._server = _Server(self._answer, self._limits.request_seconds, self._on_disconnect)
         self._sockets = await listener.bind(host, port)
         self._accepting = [asyncio.create_task(self._accept(bound)) for bound in self._sockets]

@@ -91,7 +91,13 @@ class Shard:
         public = keys.public_bytes(keys.generate(SeededRng("operator")))
         kept, _ = self._run(operators.register_directly(authority(), public, tenant=DEFAULT_TENANT))
         peers: dict[str, Callable[[], Any]] = {"operator": lambda: _peer(kept.identity), "agent": self._agent}
-        sources = ControlPlaneSources(metrics=env.metrics, standbys=dict, provider_rate=lead.provider_rate)
+        sources = ControlPlaneSources(
+            metrics=env.metrics,
+            standbys=dict,
+            provider_rate=lead.provider_rate,
+            alarms=lambda: shard.alarms.messages,
+            storage_failed_at=float,
+        )
         apis = {
             "operator": OperatorService(
                 OperatorContext(

@@ -54,7 +54,12 @@ def test_scenarios_and_reasons_are_those_of_the_programs() -> None:
 
 def shard(**changes: object) -> dict[str, object]:
     base = {"shard": "a", "reachable": True, "error": None, "control_plane": None, "config": None, "unknown_vms": 0}
-    return {**base, "storage_errors_at": None, "identity_expires": "2100-01-01T00:00:00Z", **changes}
+    return {**base, "identity_expires": "2100-01-01T00:00:00Z", **changes}
+
+
+def leader(**changes: object) -> dict[str, object]:
+    base = {"provider_rate": 0.0, "standbys": [], "metrics": [], "alarms": [], "storage_failed": None}
+    return {**base, **changes}
 
 
 def group(**changes: object) -> dict[str, object]:
@@ -65,6 +70,7 @@ def group(**changes: object) -> dict[str, object]:
         "last_error": None,
         "rollout": None,
         "paused": False,
+        "exhausted_offers": [],
         **changes,
     }
 
@@ -77,15 +83,19 @@ def test_what_needs_attention_the_worst_first() -> None:
         {"name": "nstance_certificate_expiry_timestamp_seconds", "labels": {"kind": "ca"}, "value": 20 * 86400.0},
         {"name": "nstance_certificate_expiry_timestamp_seconds", "labels": {"kind": "server"}, "value": 3600.0},
     ]
-    control_plane = {"provider_rate": 2.0, "standbys": [{"server": "b", "answered_ms": 9000}], "metrics": metrics}
+    control_plane = leader(provider_rate=2.0, standbys=[{"server": "b", "answered_ms": 9000}], metrics=metrics)
+    absence = {"kind": "mass-absence", "message": "5 VMs are missing"}
+    failing = leader(alarms=[absence], storage_failed="1970-01-01T00:00:00.001Z")
+    offer = {"market": "spot", "instance_type": "small", "subnet": None, "message": "dry", "retry": None}
     found = alarms.find(
         [
             shard(reachable=False, error="no answer", unknown_vms=2, control_plane=control_plane),
-            shard(shard="b", config={"errors": ["bad"]}, storage_errors_at="1970-01-01T00:00:00.001Z"),
+            shard(shard="b", config={"errors": ["bad"]}, control_plane=failing),
         ],
         [
             group(paused=True, blocked=["no secret"], last_error="no secret"),
             group(group="api", rollout={"outcome": "halted", "message": "two failed"}),
+            group(group="ci", exhausted_offers=[{**offer, "server_error": False}] * 3),
             group(group="db", last_error="no capacity", rollout={"outcome": "paused", "message": None}),
         ],
         now=1.0,
@@ -97,15 +107,21 @@ def test_what_needs_attention_the_worst_first() -> None:
         ("bad", "error", "db"),
         ("bad", "blocked", "web"),
         ("bad", "config", None),
+        ("bad", "mass-absence", None),
         ("bad", "storage", None),
         ("warning", "unknown-vms", None),
         ("warning", "throttled", None),
         ("warning", "standby", None),
         ("warning", "lag", None),
         ("warning", "certificate", None),
+        ("warning", "capacity", "ci"),
         ("warning", "rollout", "db"),
         ("warning", "paused", "web"),
     ]
+    [capacity] = [each["message"] for each in found if each["kind"] == "capacity"]
+    assert capacity == "no capacity: spot small: dry; 2 more offers"
+    later = alarms.find([shard(control_plane=leader(storage_failed="1970-01-01T00:00:00.001Z"))], [], now=301.0)
+    assert later == []
 
 
 def test_losses_need_attention_for_a_while_also_after_they_were_made_good() -> None:

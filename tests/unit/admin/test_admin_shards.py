@@ -400,10 +400,10 @@ def test_status_names_groups_that_lost_instances_lately(capsys: pytest.CaptureFi
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
     message = "3 instances lost within the last five minutes: 3 spot-termination"
     lost = {"level": "warning", "kind": "interruptions", "shard": HERE, "group": "web", "message": message}
-    view = overview.ShardView(config, [], ungrouped=[], problems=[], interruptions=[lost])
+    view = overview.ShardView(config, [], ungrouped=[], problems=[], alarms=[lost])
     output.console().print(status_tree.draw(HERE, view, now=NOW))
     assert f"! web {message}" in " ".join(capsys.readouterr().out.split())
-    assert overview.document(view)["interruptions"] == [lost]
+    assert overview.document(view)["alarms"] == [lost]
 
 
 # ---- records

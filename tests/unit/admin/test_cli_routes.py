@@ -115,7 +115,7 @@ def test_every_command_has_a_route_or_a_reason() -> None:
     [
         ("group create", groups.NEW),
         ("group update", {**groups.SETTINGS, **groups.UNSET}),
-        ("group plan", groups.SETTINGS),
+        ("group plan", {**groups.SETTINGS, **groups.UNSET}),
         ("instance create", instances.NEW),
     ],
 )

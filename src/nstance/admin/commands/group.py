@@ -73,10 +73,28 @@ def _settings_flags(command: Function) -> Function:
     return decorated(command, _SETTINGS)
 
 
+_UNSET = (
+    click.option("--unset-size", is_flag=True, help="Reset the size to the config file's."),
+    click.option("--unset-instance-type", is_flag=True, help="Reset the instance type to the config file's."),
+    click.option(
+        "--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Reset a var to the config file's; repeatable."
+    ),
+)
+
+
+def _unset_flags(command: Function) -> Function:
+    return decorated(command, _UNSET)
+
+
 def _change(*, vars: tuple[tuple[str, str], ...], **settings: Any) -> "GroupChange":
     from nstance.admin.shard.groups import GroupChange
 
-    return GroupChange(vars=dict(vars), **settings)
+    change = GroupChange(vars=dict(vars), **settings)
+    for name in change.unset:
+        if settings[name] is not None:
+            flag = name.replace("_", "-")
+            raise click.UsageError(f"expected either --{flag} or --unset-{flag}")
+    return change
 
 
 # ---- reading
@@ -92,6 +110,7 @@ nstance-admin group show web --all-shards -o yaml
 PLAN_EXAMPLES = """\
 nstance-admin group plan web --shard us-west-2a
 nstance-admin group plan web --instance-type large --shard us-west-2a
+nstance-admin group plan web --unset-size --shard us-west-2a
 """
 
 
@@ -119,6 +138,7 @@ def show(selection: ShardSelection, group: str) -> None:
 @group_argument
 @template_option("Also for a group that does not exist yet.")
 @_settings_flags
+@_unset_flags
 @shard_flags
 def plan(selection: ShardSelection, group: str, **settings: Any) -> None:
     """Show what will be done to GROUP and why, as it is or with other settings. Changes nothing."""
@@ -174,11 +194,7 @@ def create(selection: ShardSelection, group: str, **settings: Any) -> None:
 @group_argument
 @template_option("The template of its instances.")
 @_settings_flags
-@click.option("--unset-size", is_flag=True, help="Reset the size to the config file's.")
-@click.option("--unset-instance-type", is_flag=True, help="Reset the instance type to the config file's.")
-@click.option(
-    "--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Reset a var to the config file's; repeatable."
-)
+@_unset_flags
 @wait_flags
 @dry_run_flag
 @shard_flags
@@ -194,9 +210,6 @@ def update(selection: ShardSelection, group: str, **settings: Any) -> None:
     change = _change(**settings)
     if change.is_empty:
         raise click.UsageError("nothing to change: give at least one setting, such as --size or --var")
-    for flag, is_unset in (("size", change.unset_size), ("instance-type", change.unset_instance_type)):
-        if is_unset and settings[flag.replace("-", "_")] is not None:
-            raise click.UsageError(f"expected either --{flag} or --unset-{flag}")
     upsert.run(
         selection,
         lambda client: groups.change(client, group, change.apply, unset=change.unset, dry_run=upsert.dry_run),

@@ -1,5 +1,6 @@
 """`serve`."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from nstance.model import roles
 from nstance.model.roles import Role
 
 if TYPE_CHECKING:
+    from nstance.admin.http.access import Network
     from nstance.config.addresses import Address
 
 TOKEN_VARIABLE = "NSTANCE_ADMIN_TOKEN"
@@ -36,6 +38,13 @@ def _bind(text: str) -> "Address":
         return addresses.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _network(text: str) -> "Network":
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise click.BadParameter(f"expected an address or a network such as 10.0.0.0/24: {error}") from error
 
 
 def _target(storage: "Mapping[str, str | None]") -> "Target | None":
@@ -81,6 +90,14 @@ _file = click.Path(dir_okay=False, path_type=Path)
     help="Of client certificates that carry no role of Nstance.",
 )
 @flag(
+    "--trusted-proxy",
+    "trusted_proxies",
+    type=_network,
+    multiple=True,
+    metavar="ADDRESS",
+    help="A proxy, or a network of them, whose X-Forwarded-For names the client; repeatable.",
+)
+@flag(
     "--allow-changes", is_flag=True, help="Allow changes through the dashboard and /v1. Otherwise they are read-only."
 )
 @flag("--log-format", type=Choice(["text", "json"]), default="text", help="json: one object a line.")
@@ -114,6 +131,7 @@ def command(selection: ShardSelection, **flags: Any) -> None:
         tokens=TokenFile(tokens, SystemClock(), on_problem=output.note) if tokens is not None else None,
         client_role=Role(flags["client_role"]),
         has_logins=oidc is not None,
+        trusted_proxies=flags["trusted_proxies"],
     )
     try:
         guard.check(bind)

@@ -13,7 +13,7 @@ import hmac
 import ipaddress
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ PAGE_HEADERS = {
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class Access:
     tokens: TokenFile | None = None
     client_role: Role = Role.OPERATOR  # of client certificates that carry none
     has_logins: bool = False  # with an identity provider
+    trusted_proxies: Sequence[Network] = ()  # whose X-Forwarded-For names the client
 
     def __repr__(self) -> str:
         return f"Access(token={'set' if self.token else None}, tls={self.tls_cert}, client_ca={self.client_ca})"
@@ -222,6 +224,31 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def forwarding_middleware(trusted: Sequence[Network]) -> Middleware:
+    """Makes the address that a trusted proxy names that of the request: limits and the access log go by it."""
+
+    @web.middleware
+    async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
+        client = _forwarded_client(request, trusted) if trusted else None
+        return await handler(request.clone(remote=client) if client is not None else request)
+
+    return forward
+
+
+def _forwarded_client(request: web.Request, trusted: Sequence[Network]) -> str | None:
+    """The last address that no trusted proxy has: a client can write anything before it. None: the peer itself."""
+    path = ",".join(request.headers.getall("X-Forwarded-For", ())).split(",")
+    client = None
+    try:
+        address = ipaddress.ip_address(request.remote or "")
+        while path and any(address in network for network in trusted):
+            address = ipaddress.ip_address(path.pop().strip())
+            client = str(address)
+    except ValueError:  # not an address, such as `unknown`
+        pass
+    return client
 
 
 def access_middleware(access: Access, sessions: Sessions) -> Middleware:

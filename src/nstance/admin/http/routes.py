@@ -28,6 +28,7 @@ from nstance.admin.http.v1.replies import Shards
 from nstance.admin.options import Target
 from nstance.clock import Clock, SystemRng
 from nstance.objects import errors as storage
+from nstance.wire import server_header
 
 MAX_BODY_BYTES = 64 * 1024
 UNLIMITED_PATHS = frozenset({"/", "/health"})
@@ -47,6 +48,7 @@ class Extras:
 def application(
     clients: Sequence[Client], guard: access.Access, clock: Clock, extras: Extras | None = None
 ) -> web.Application:
+    server_header.hide_versions()
     extras, rng = extras or Extras(), SystemRng()
     sessions, pages = Sessions(clock, rng), Pages()
 
@@ -76,6 +78,7 @@ def application(
     metrics = ServeMetrics(views.own.fleet, views.count_streams)
     app = web.Application(
         middlewares=[
+            access.forwarding_middleware(guard.trusted_proxies),
             *([extras.log.middleware()] if extras.log is not None else []),
             metrics.middleware(),
             _rate_limit(RateLimit(extras.requests, clock), sessions),
@@ -144,7 +147,7 @@ def _explain(request: web.Request, error: web.HTTPException) -> str:
 
 
 def _rate_limit(limit: RateLimit, sessions: Sessions) -> Middleware:
-    """By session, because all browsers behind a proxy have one address; by address without one."""
+    """By session, because all browsers behind a proxy may have one address; by address without one."""
 
     @web.middleware
     async def check(request: web.Request, handler: access.Handler) -> web.StreamResponse:

@@ -4,7 +4,7 @@ import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from nstance.admin.shard.records import Record
+from nstance.admin.shard.records import Record, exhausted_offer_line
 from nstance.admin.shard.shapes import timestamp_ms
 from nstance.model.counts import count
 
@@ -61,16 +61,18 @@ def _of_shard(shard: Record, now: float) -> Iterator[Record]:
         yield _alarm(
             WARNING, name, "unknown-vms", f"{shard['unknown_vms']} unknown VMs are held: adopt or release them"
         )
-    if (failed := _seconds(shard["storage_errors_at"])) is not None and now - failed < RECENT_SECONDS:
-        yield _alarm(BAD, name, "storage", "requests to object storage failed within the last five minutes")
     left = (_seconds(shard["identity_expires"]) or now) - now
     if left < CERTIFICATE_SECONDS:
-        yield _alarm(BAD, name, "certificate", f"the certificate of this dashboard {_expires(left)}")
+        yield _alarm(BAD, name, "certificate", f"the certificate of this program {_expires(left)}")
     if control_plane is not None:
         yield from _of_control_plane(name, control_plane, now)
 
 
 def _of_control_plane(name: str, control_plane: Record, now: float) -> Iterator[Record]:
+    for each in control_plane["alarms"]:
+        yield _alarm(BAD, name, each["kind"], each["message"])
+    if (failed := _seconds(control_plane["storage_failed"])) is not None and now - failed < RECENT_SECONDS:
+        yield _alarm(BAD, name, "storage", "requests to object storage failed within the last five minutes")
     if rate := control_plane["provider_rate"]:
         yield _alarm(WARNING, name, "throttled", f"the provider throttles calls: {rate:.2g} per second are sent")
     for standby in control_plane["standbys"]:
@@ -95,6 +97,11 @@ def _of_group(group: Record) -> Iterator[Record]:
         yield _alarm(BAD, shard, "blocked", f"blocked: {reason}", name)
     if group["last_error"] and group["last_error"] not in group["blocked"]:
         yield _alarm(BAD, shard, "error", group["last_error"], name)
+    if group["exhausted_offers"] and not group["blocked"]:
+        first, *more = group["exhausted_offers"]
+        what = "server errors" if first["server_error"] else "no capacity"
+        rest = f"; {count(len(more), 'more offer')}" if more else ""
+        yield _alarm(WARNING, shard, "capacity", f"{what}: {exhausted_offer_line(first)}{rest}", name)
     rollout = group["rollout"]
     if rollout is not None and rollout["outcome"] in ("halted", "paused"):
         level = BAD if rollout["outcome"] == "halted" else WARNING

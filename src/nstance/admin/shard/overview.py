@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nstance.admin.client import Client
-from nstance.admin.shard import alarms, instances, unknown_vms
+from nstance.admin.shard import alarms, control_plane, instances, unknown_vms
 from nstance.admin.shard.records import EVENT, Record, config, group, instance
 
 RECENT_SECONDS = 3600.0  # older problems are history
@@ -41,31 +41,36 @@ class ShardView:
     ungrouped: Sequence[Record]  # instances of deleted groups
     problems: Sequence[Record]  # all recent ones
     unknown_vms: Sequence[Record] = ()
-    interruptions: Sequence[Record] = ()  # of groups that lost instances lately
+    alarms: Sequence[Record] = ()  # also of what the other fields show
 
     @property
     def healthy(self) -> bool:
         is_clean = not (self.config["errors"] or self.ungrouped or self.unknown_vms)
-        return is_clean and all(view.healthy for view in self.groups)
+        is_alarmed = any(each["level"] == alarms.BAD for each in self.alarms)
+        return is_clean and not is_alarmed and all(view.healthy for view in self.groups)
 
 
 async def load_shard(client: Client, *, now: float) -> ShardView:
-    config_status = await client.call("GetConfigStatus")
-    groups = (await client.call("ListGroups")).groups
+    active = config(client.shard, await client.call("GetConfigStatus"))
+    leader = await control_plane.read(client)
+    groups = [group(client.shard, each) for each in (await client.call("ListGroups")).groups]
     found = [instance(client.shard, each) for each in await instances.list_instances(client)]
     events = (await client.call("ListEvents", limit=MAX_EVENTS)).events
     since = (now - RECENT_SECONDS) * 1000
     recent = [each for each in events if each.time_unix_ms > since]
     problems = [EVENT.fill(each, shard=client.shard) for each in recent if each.trouble]
-    views = [group_view(group(client.shard, each), found, problems) for each in groups]
+    views = [group_view(each, found, problems) for each in groups]
+    unknown = await unknown_vms.load_records(client)
+    shard = control_plane.shard_record(client, leader, config=active, unknown_vms=len(unknown), read_at=now)
+    history = (EVENT.fill(each, shard=client.shard) for each in recent)
     known = {each.group["group"] for each in views}
     return ShardView(
-        config=config(client.shard, config_status),
+        config=active,
         groups=views,
         ungrouped=[each for each in found if each["group"] not in known],
-        unknown_vms=await unknown_vms.load_records(client),
+        unknown_vms=unknown,
         problems=problems,
-        interruptions=alarms.interruptions((EVENT.fill(each, shard=client.shard) for each in recent), now=now),
+        alarms=alarms.find([shard], groups, history, now=now),
     )
 
 
@@ -178,5 +183,5 @@ def document(view: ShardView) -> Record:
         "groups": groups,
         "left_over": list(view.ungrouped),
         "unknown_vms": list(view.unknown_vms),
-        "interruptions": list(view.interruptions),
+        "alarms": list(view.alarms),
     }

@@ -127,6 +127,8 @@ CONTROL_PLANE = Shape(
     ("provider_rate", REAL),
     ("standbys", many(Shape(("server", TEXT), ("answered_ms", NUMBER)))),
     ("metrics", many(Shape(("name", TEXT), ("labels", MAP), ("value", REAL)))),
+    ("alarms", many(Shape(("kind message", TEXT)))),
+    ("storage_failed", TIME),
 )
 ROLLOUT_PLAN = Shape(
     ("shard", TEXT),

@@ -9,11 +9,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from grpclib.const import Status
-
 from nstance.admin import errors
-from nstance.admin.client import Client, ShardError
-from nstance.admin.shard import alarms, records, unknown_vms
+from nstance.admin.client import Client
+from nstance.admin.shard import alarms, control_plane, records, unknown_vms
 from nstance.admin.shard.records import Record
 from nstance.admin.shard.shapes import timestamp_ms
 from nstance.clock import Clock, Rng
@@ -55,8 +53,6 @@ class ShardFeed:
         self._control_plane: Record | None = None
         self._config: Record | None = None
         self._unknown_vms = 0
-        self._storage_errors = 0.0
-        self._storage_errors_at: float | None = None
         self._events_are_due = asyncio.Event()
         self._leader_is_due = asyncio.Event()  # it may be another one
 
@@ -65,20 +61,14 @@ class ShardFeed:
 
     def record(self) -> Record:
         """The shard itself: whether it answers, and who leads."""
-        expires = self.client.identity.expires
-        read_at = self._clock.wall() if self._problem is None else self._lost_at
-        return {
-            "shard": self.shard,
-            "reachable": self._problem is None,
-            "error": self._problem,
-            "tenant": self.client.identity.who.tenant,
-            "control_plane": self._control_plane,
-            "config": self._config,
-            "unknown_vms": self._unknown_vms,
-            "storage_errors_at": timestamp_ms(int((self._storage_errors_at or 0) * 1000)),
-            "identity_expires": timestamp_ms(int(expires * 1000)),
-            "read_at": timestamp_ms(int((read_at or 0) * 1000)),
-        }
+        return control_plane.shard_record(
+            self.client,
+            self._control_plane,
+            config=self._config,
+            unknown_vms=self._unknown_vms,
+            read_at=self._clock.wall() if self._problem is None else self._lost_at,
+            problem=self._problem,
+        )
 
     # ---- groups and instances
 
@@ -217,20 +207,12 @@ class ShardFeed:
             await background.is_set_within(self._leader_is_due, CONTROL_PLANE_SECONDS)
 
     async def _read_leader(self) -> None:
-        try:
-            status = await self.client.call("GetControlPlane")
-        except ShardError as error:
-            if error.code is not Status.UNIMPLEMENTED:
-                raise
-            return  # a server that is older than this call
-        now = self._clock.wall()
-        self._control_plane = records.CONTROL_PLANE.fill(status)
-        if not self.terms or self.terms[-1]["epoch"] != status.epoch:
-            began = int(now * 1000) - status.leading_ms
-            self.terms.append({"leader": status.leader, "epoch": status.epoch, "since": timestamp_ms(began)})
-            self._storage_errors = _storage_errors(status)  # counts are of the leader's process
-        elif (count := _storage_errors(status)) > self._storage_errors:
-            self._storage_errors, self._storage_errors_at = count, now
+        self._control_plane = leader = await control_plane.read(self.client)
+        if leader is None:
+            return
+        if not self.terms or self.terms[-1]["epoch"] != leader["epoch"]:
+            began = timestamp_ms(int(self._clock.wall() * 1000) - leader["leading_ms"])
+            self.terms.append({"leader": leader["leader"], "epoch": leader["epoch"], "since": began})
 
     def _set_problem(self, problem: str | None) -> None:
         if problem != self._problem:
@@ -255,14 +237,3 @@ def instance_row(shard: ShardId, event: Any) -> Record:
         row["revision"] = records.short(event.revision)
     row["created"] = int(ids.created_at(InstanceId(event.instance_id)) * 1000)
     return row
-
-
-def _storage_errors(status: Any) -> float:
-    bad = ("unavailable", "unknown_outcome", "permission_denied")
-    return float(
-        sum(
-            each.value
-            for each in status.metrics
-            if each.name == "nstance_storage_requests_total" and each.labels.get("code") in bad
-        )
-    )

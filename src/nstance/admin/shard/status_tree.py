@@ -6,13 +6,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 from nstance.admin import output
-from nstance.admin.shard import costs, unknown_vms
+from nstance.admin.shard import alarms, costs, unknown_vms
 from nstance.admin.shard.overview import GroupView, ShardView
 from nstance.admin.shard.records import Record, exhausted_offer_line, instance_row, is_overridden
 from nstance.model.counts import count
 from nstance.model.ids import ShardId
 
 GOOD, WARNING, BAD, DIM = "green", "yellow", "red", "dim"
+DRAWN = frozenset({"config", "unknown-vms", "blocked", "error", "rollout", "paused"})  # alarms with lines of their own
 MAX_INSTANCES = 8
 MAX_EXHAUSTED_OFFERS = 4
 MAX_HEALTHY_GROUPS = 12
@@ -23,13 +24,13 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
     ready = sum(each.group["ready_size"] for each in view.groups)
     size = sum(each.group["size"] for each in view.groups)
     cost = costs.total(each.group["cost"] for each in view.groups)
-    healthy = sum(each.healthy for each in view.groups)
+    calm = {each.group["group"] for each in view.groups if each.healthy}
     tree = Tree(
         _line(
             ("✓ ", GOOD) if view.healthy else ("● ", WARNING),
             (f"shard {shard}", "bold"),
             (f"  leader {view.config['leader']} (epoch {view.config['epoch']})", DIM),
-            (f"  {healthy}/{len(view.groups)} groups healthy, {ready}/{size} instances ready", ""),
+            (f"  {len(calm)}/{len(view.groups)} groups healthy, {ready}/{size} instances ready", ""),
             (f"  {cost}" if cost else "", DIM),
         ),
         guide_style=DIM,
@@ -40,8 +41,11 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
     for each in view.groups:
         if not each.healthy:
             _add_group(tree, each, now=now)
-    for lost in view.interruptions:
-        tree.add(_line(("! ", WARNING), (lost["group"], "bold"), (f"  {lost['message']}", "")))
+    for alarm in view.alarms:
+        if alarm["kind"] not in DRAWN and (alarm["kind"] != "capacity" or alarm["group"] in calm):
+            color = BAD if alarm["level"] == alarms.BAD else WARNING
+            group = [(f"{alarm['group']}  ", "bold")] if alarm["group"] else []
+            tree.add(_line(("! ", color), *group, (alarm["message"], "")))
     if view.ungrouped:
         _add_instances(
             tree.add(_line(("instances of groups that are not configured (deleted, or held)", WARNING))),

@@ -1,4 +1,4 @@
-"""How the control plane of a shard is doing: its leader and standbys, and the numbers of the leader's process."""
+"""How the control plane of a shard is doing: its leader and standbys, the numbers of the leader's process, and alarms."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from importlib import metadata
 
 from nstance.clock import Clock
 from nstance.model.ids import ServerId
+from nstance.server.state.alarms import AlarmKind
 from nstance.telemetry.metrics import Metrics
 from nstance.v1 import operator_pb2
 
@@ -28,11 +29,14 @@ SHOWN_METRICS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneSources:
-    """`standbys`: how many seconds ago each one answered. `provider_rate`: calls per second, 0 if not limited."""
+    """`standbys`: how many seconds ago each one answered. `provider_rate`: calls per second, 0 if not limited.
+    `storage_failed_at`: when a request failed last, by wall time; 0 if none did."""
 
     metrics: Metrics
     standbys: Callable[[], Mapping[str, float]]
     provider_rate: Callable[[], float]
+    alarms: Callable[[], Mapping[AlarmKind, str]]
+    storage_failed_at: Callable[[], float]
 
 
 class ControlPlaneStatus:
@@ -61,6 +65,10 @@ class ControlPlaneStatus:
             provider_rate=self._sources.provider_rate(),
             time_unix_ms=_milliseconds(self._clock.wall()),
             version=_version(),
+            alarms=[
+                operator_pb2.Alarm(kind=kind.value, message=message) for kind, message in self._sources.alarms().items()
+            ],
+            storage_failed_unix_ms=_milliseconds(self._sources.storage_failed_at()),
         )
 
 

@@ -93,6 +93,7 @@ class ApiContext:
     clock: Clock
     rng: Rng
     standbys: Callable[[], Mapping[str, float]]  # how many seconds ago each one answered
+    storage_failed_at: Callable[[], float]  # by wall time; 0: no request has failed
 
 
 def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPort]:
@@ -128,7 +129,13 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     admission = Admission(
         api.operators, api.clock, connections=lambda: operator_port.listener.connections, waits=api.waits
     )
-    sources = ControlPlaneSources(metrics=api.metrics, standbys=api.standbys, provider_rate=term.provider_rate)
+    sources = ControlPlaneSources(
+        metrics=api.metrics,
+        standbys=api.standbys,
+        provider_rate=term.provider_rate,
+        alarms=lambda: term.shard.alarms.messages,
+        storage_failed_at=api.storage_failed_at,
+    )
     operator_service = OperatorService(
         OperatorContext(
             server=api.server,

@@ -5,6 +5,7 @@ counts as no listing.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -20,6 +21,7 @@ from nstance.providers import errors
 from nstance.providers.port import Folder, Instances, Vm
 from nstance.server.cloud.effects import VM_STATES
 from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.server.state.alarms import AlarmKind
 from nstance.server.state.shard import Shard
 from nstance.server.state.unknown_vms import describe
 from nstance.tasks.refresher import refresh_forever
@@ -58,10 +60,13 @@ class InventoryReconciler:
     def _on_failure(self, error: errors.ProviderError, failures: int) -> float:
         delay = max(getattr(error, "delay", 0.0), self.calls.waits.listing_retry.delay(failures))
         log.warning("failed to list VMs", extra={"error": str(error), "retry_seconds": round(delay, 1)})
-        if failures % REPORTED_AGAIN_AFTER == REPORTED_AT:
+        if failures >= REPORTED_AT:
             self._is_away = True
-            message = f"the provider does not list the VMs, so none is found missing or unknown: {error}"
-            self.shard.event_log.record_for_all(ReasonCode.PROVIDER, message)
+            held = "" if self.shard.listed else " and nothing is deleted"
+            message = f"the provider does not list the VMs, so none is found missing or unknown{held}: {error}"
+            self.shard.alarms.set(AlarmKind.PROVIDER, message)
+            if failures % REPORTED_AGAIN_AFTER == REPORTED_AT:
+                self.shard.event_log.record_for_all(ReasonCode.PROVIDER, message)
         return delay
 
     async def _reconcile(self) -> None:
@@ -72,6 +77,7 @@ class InventoryReconciler:
         shard = self.shard
         if self._is_away:
             self._is_away = False
+            shard.alarms.set(AlarmKind.PROVIDER, "")
             shard.event_log.record_for_all(ReasonCode.PROVIDER, "the provider lists the VMs again")
         found = inventory.compare(
             (_seen(vm) for vm in vms),
@@ -89,8 +95,9 @@ class InventoryReconciler:
         self._sightings = found.sightings
         now = self.clock.steady()
         self._missing_since = {id: self._missing_since.get(id, now) for id in found.missing}
+        message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, each VM is looked up"
+        shard.alarms.set(AlarmKind.MASS_ABSENCE, message if found.mass_absence else "")
         if found.mass_absence and not shard.mass_absence:
-            message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, each VM is looked up"
             shard.event_log.record_for_all(ReasonCode.MASS_ABSENCE, message)
         elif shard.mass_absence and not found.mass_absence:
             shard.event_log.record_for_all(ReasonCode.MASS_ABSENCE, "no VMs are missing any more: deletions continue")
@@ -115,9 +122,11 @@ class InventoryReconciler:
             record, problem = records.get(id), self._problems.get(id)
             if record is not None and record.state not in ENDED and problem != before.get(id):
                 event_log.record(record.key, ReasonCode.PROVIDER, problem or "the VM continued", id)
-        for problem in sorted({*self._problems.values()} - {*before.values()}):
-            number = sum(each == problem for each in self._problems.values())
-            event_log.record_for_all(ReasonCode.PROVIDER, f"{count(number, 'VM')} paused: {problem}")
+        counts = Counter(self._problems.values())
+        paused = {problem: f"{count(counts[problem], 'VM')} paused: {problem}" for problem in sorted(counts)}
+        self.shard.alarms.set(AlarmKind.PAUSED_VMS, "; ".join(paused.values()))
+        for problem in sorted(paused.keys() - {*before.values()}):
+            event_log.record_for_all(ReasonCode.PROVIDER, paused[problem])
         if before and not self._problems:
             event_log.record_for_all(ReasonCode.PROVIDER, "no VM is paused any more")
 

@@ -21,6 +21,7 @@ from nstance.model.instance import Change, Instance, Put, State
 from nstance.model.observation import Observation
 from nstance.model.rollout import GroupRecord
 from nstance.server.liveness.agent_liveness import TICK, AgentLiveness
+from nstance.server.state.alarms import AlarmKind, Alarms
 from nstance.server.state.commits import Committed
 from nstance.server.state.drainers import Drainers
 from nstance.server.state.event_log import logged
@@ -49,6 +50,7 @@ class Shard:
         self.too_many_unknown = False  # to delete them without a person
         self.listed = False
         self.mass_absence = False
+        self.alarms = Alarms()
         self.offers = OfferMemory(parts.clock)
         self.post = parts.inbox.post
         self.ask = parts.inbox.ask
@@ -186,6 +188,8 @@ class Shard:
 
     def _tick(self) -> None:
         self.liveness.notice_deafness()
+        if self.liveness.mass_silence:  # perhaps of agents whose groups decide no more
+            self._judge_silence(self._clock.steady(), quiet=False)
         self._ticker = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _decide(self, key: GroupKey, items: Sequence[Item]) -> None:
@@ -255,8 +259,13 @@ class Shard:
         quiet = liveness.refresh(self.members(key), now, suspect_after)
         for item in items:
             liveness.note(item.event)
-        verdict = liveness.judge(now, suspect_after, quiet=quiet)
+        self._judge_silence(now, quiet=quiet)
+
+    def _judge_silence(self, now: float, *, quiet: bool) -> None:
+        liveness = self.liveness
+        verdict = liveness.judge(now, self.policy.suspect_after, quiet=quiet)
         if verdict is not None:
+            self.alarms.set(AlarmKind.MASS_SILENCE, verdict if liveness.mass_silence else "")
             self.event_log.record_for_all(ReasonCode.MASS_SILENCE, verdict)
             self.look_again()
         if not (liveness.mass_silence or liveness.doubt or self.mass_absence):

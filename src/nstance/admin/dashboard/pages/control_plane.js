@@ -53,7 +53,7 @@ function Storage({ shard, control }) {
   const total = all.reduce((sum, each) => sum + each.value, 0);
   const price = all.reduce((sum, each) => sum + each.value * (each.labels.op === "delete" ? 0 : WRITES.has(each.labels.op) ? PRICE.write : PRICE.read), 0);
   const errors = all.filter((each) => !["ok", "not_found", "conflict"].includes(each.labels.code)).reduce((sum, each) => sum + each.value, 0);
-  return html`<${Facts} rows=${[["requests", number(total)], ["price, about", `$${price.toFixed(4)}`], ["failed", errors ? html`<span class="bad-text">${number(errors)}</span>` : "0"], ["last failure", shard.storage_errors_at && html`<${Ago} time=${shard.storage_errors_at} />`]]} />
+  return html`<${Facts} rows=${[["requests", number(total)], ["price, about", `$${price.toFixed(4)}`], ["failed", errors ? html`<span class="bad-text">${number(errors)}</span>` : "0"], ["last failure", control.storage_failed && html`<${Ago} time=${control.storage_failed} />`]]} />
     <${Counts} rows=${all} />`;
 }
 

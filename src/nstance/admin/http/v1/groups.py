@@ -78,7 +78,7 @@ class Groups(RouteGroup):
         f"{ONE}/plan",
         "What would be done to a group with other settings. Changes nothing.",
         query=SHARD,
-        body={"template": TEMPLATE, **SETTINGS},
+        body={"template": TEMPLATE, **SETTINGS, **UNSET},
         reply=ref("Plan"),
     )
     async def plan(self, call: Call) -> web.Response:
@@ -145,9 +145,6 @@ class Groups(RouteGroup):
         change = _change(call)
         if change.is_empty:
             raise ProblemError(400, "nothing to change: expected at least one setting, such as size or vars")
-        for name in ("size", "instance_type"):
-            if call.body.get(f"unset_{name}") and name in call.body:
-                raise ProblemError(400, f"expected either {name} or unset_{name}")
         return await self._edit(call, change)
 
     @changing("POST", f"{ONE}/scale", "Set the size of a group.", body=SIZE)
@@ -242,7 +239,11 @@ def _change(call: Call) -> GroupChange:
     settings = {name: value for name, value in call.body.items() if name != "group"}
     args = settings.pop("args", None)
     vars = settings.pop("vars", {})
-    return GroupChange(vars=vars, args=json.dumps(args) if args is not None else None, **settings)
+    change = GroupChange(vars=vars, args=json.dumps(args) if args is not None else None, **settings)
+    for name in change.unset:
+        if name in settings:
+            raise ProblemError(400, f"expected either {name} or unset_{name}")
+    return change
 
 
 def _groups(answers: fanout.Answers[Any]) -> list[Record]:

@@ -96,7 +96,7 @@ SCHEMAS: Mapping[str, Schema] = {
             "control_plane": optional_ref("ControlPlane"),
             "config": optional_ref("Config"),
             "unknown_vms": NUMBER,
-            "storage_errors_at identity_expires read_at": TIME,
+            "identity_expires read_at": TIME,
             "terms": list_schema(ref("Term")),
         }
     ),
