@@ -15,6 +15,7 @@ from nstance.model.rollout import Outcome as RolloutOutcome
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.providers.memory_offers import ANY
+from nstance.sim.audit import rollouts
 from nstance.sim.audit.departures import Truth
 from nstance.sim.audit.desired_history import COMMIT_SECONDS
 from nstance.sim.audit.quiescence import find_unrest
@@ -468,6 +469,20 @@ def test_the_auditor_counts_what_was_urgent_when_it_began(cause: Cause) -> None:
         }
         w.auditor.rollouts._check_surge(after, desired, 1)
         assert bool(w.violations) == (cause is Cause.DRIFT)
+
+
+def test_for_the_auditor_an_instance_leaves_for_its_replacement_also_in_a_chain() -> None:
+    """A replacement expired and left for its own replacement, which took the place of the first instance in the same
+    decision: no second step of a serial rollout (seed 9000003855)."""
+    with world(1, setup(3)) as w:
+        wait_for_rest(w)
+        first, second, third = w.auditor.records.values()
+        second, third = (dataclasses.replace(new, replaces=old.id) for new, old in ((second, first), (third, second)))
+        before = {each.id: each for each in (first, second, third)}
+        draining = dataclasses.replace(second, state=State.DRAINING, cause=Cause.ELIGIBLE_EXPIRY)
+        after = before | {second.id: draining, third.id: dataclasses.replace(third, replaces=first.id)}
+        assert rollouts.is_replaced(before, after, second.id)
+        assert not rollouts.is_replaced(before, after | {third.id: draining}, second.id)
 
 
 def test_the_auditor_knows_the_surge_with_which_a_replacement_began() -> None:

@@ -108,7 +108,7 @@ class RolloutAuditor:
             leaving_unforced = [i for i in leaving if i.cause is not Cause.FORCED_EXPIRY]
             if unforced or leaving_unforced:
                 self._check_held(key, old_groups.get(key), unforced, leaving_unforced)
-            if steps := _ids((*begun, *(i for i in leaving if not _replacements(known, i.id)))):
+            if steps := _ids((*begun, *(i for i in leaving if not is_replaced(before, known, i.id)))):
                 self._check_order(before, after, view, desired, steps)
 
     def _check_surge(self, after: Records, desired: Group, limit: int) -> None:
@@ -301,6 +301,12 @@ def _is_limited(instance: Instance, after: Records) -> bool:
 
 def _replacements(after: Records, id: InstanceId) -> list[Instance]:
     return [i for i in after.values() if i.replaces == id and i.counts]
+
+
+def is_replaced(before: Records, after: Records, id: InstanceId) -> bool:
+    """Whether it leaves for its replacement, which may take the place of that one's predecessor in the same decision."""
+    linked = {i.id for i in _replacements(before, id)}
+    return bool(_replacements(after, id)) or any(after[each].counts for each in linked & after.keys())
 
 
 def _is_serving(instance: Instance) -> bool:
