@@ -332,9 +332,10 @@ async def test_machines_are_divided_also_when_no_answer_says_that_their_shard_is
             return kube
 
         cluster.connect = connect_badly
+        await cluster.start()
+        await cluster.until(lambda: all(cluster.links.get(shard).synced for shard in BOTH))  # type: ignore[union-attr]
         for number in range(8):
             await make_machine(cluster, f"m{number}", group="web")
-        await cluster.start()
         await cluster.until(lambda: sum(alive(cluster, shard) for shard in BOTH) == 8)
         assert [alive(cluster, shard) for shard in BOTH] == [4, 4]
         assert len(lost) == 8
