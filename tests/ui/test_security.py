@@ -11,6 +11,7 @@ from component.http_world import OPEN, get_json, served
 from component.whole_server import SHARD, World, config, states
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
+from support.eventually import eventually
 from ui.browsing import tab
 
 GROUPS = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
@@ -33,7 +34,7 @@ CORPUS = (
 async def test_texts_of_others_are_shown_and_never_run(tmp_path: Path, chromium: Any) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
-        id = InstanceId(next(iter(states(world, "web"))))
+        id = InstanceId(next(iter(await eventually(lambda: states(world, "web")))))
         log, key = world.leader.shard.event_log, GroupKey(TenantId("default"), GroupName("web"))
         for text in CORPUS:
             log.record(key, ReasonCode.SECURITY, text, id)

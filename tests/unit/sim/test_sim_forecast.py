@@ -7,6 +7,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as xml
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from nstance.model.ids import InstanceId
 from nstance.server.config.configuration import NoConfigurationError
 from nstance.sim import main
-from nstance.sim.forecasting import chart, scenarios
+from nstance.sim.forecasting import chart, command, scenarios
 from nstance.sim.forecasting.adapt import adapt
 from nstance.sim.forecasting.forecast import Forecast, Point
 from nstance.sim.forecasting.rounds import RoundEnd, Rounds
@@ -191,6 +192,25 @@ def test_an_invalid_configuration_cannot_be_adapted() -> None:
 
 def test_every_scenario_has_a_docstring() -> None:
     assert all(scenario.__doc__ for scenario in scenarios.SCENARIOS.values())
+
+
+def test_an_interrupt_counts_also_where_python_drops_its_exception(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a callback of a weak reference: the forecast went on for hours."""
+
+    def drops(document: object, options: object, progress: Callable[[float], None]) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        progress(0.5)
+
+    config, before = tmp_path / "config.jsonc", signal.getsignal(signal.SIGINT)
+    config.write_text(CONFIG)
+    monkeypatch.setattr(command, "forecast", drops)
+    assert (
+        main.main(["run", "--config", str(config), "--scenario", "capacity", "--svg", str(tmp_path / "x.svg")]) == 130
+    )
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:

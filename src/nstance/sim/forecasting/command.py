@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,18 @@ ROWS = 20
 def run(options: argparse.Namespace) -> int:
     picture: Path = options.svg or Path(f"forecast-{options.scenario}.svg")
     progress = _ProgressLine(options.hours)
+    interrupted: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    def show(hours: float) -> None:
+        if interrupted:  # Python dropped the exception, as it does in callbacks of weak references
+            raise KeyboardInterrupt
+        progress.show(hours)
+
+    default = signal.signal(signal.SIGINT, interrupt)
     try:
         document = adapt(
             options.config.read_text(errors="surrogateescape"),
@@ -26,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         )
         picture.touch()  # fail now rather than after minutes
         settings = Options(scenario=options.scenario, hours=options.hours, boot=options.boot, all_spot=options.all_spot)
-        result = forecast(document, settings, progress.show)
+        result = forecast(document, settings, show)
     except (OSError, NoConfigurationError) as problem:
         print(problem, file=sys.stderr)
         return 2
@@ -36,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
         print("\ninterrupted: no chart was drawn", file=sys.stderr)
         return 130
     finally:
+        signal.signal(signal.SIGINT, default)
         progress.clear()
     print("\n".join([*_table(result), "", *_summary(result)]))
     title = f"{options.scenario}: {result.points[0].desired:,} instances over {options.hours:g} h"
