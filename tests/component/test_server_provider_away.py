@@ -1,15 +1,13 @@
 """A provider that does not answer is shown by `status` while it lasts, and its return too."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from component.admin_shell import shell
+from component.test_server_alarms import AlarmWorld
 from component.whole_server import World, config, states
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
-from nstance.providers.port import Instances, Status, Vm
 from support.eventually import eventually
 
 
@@ -43,28 +41,10 @@ async def test_a_provider_that_does_not_list_is_shown_until_it_does(tmp_path: Pa
         assert "the region is down" not in await shown()
 
 
-class Paused(World):
-    problem = ""
-
-    def open_provider(self, name: str) -> Instances:
-        provider = super().open_provider(name)
-        assert provider is not None
-        list_all = provider.list
-
-        async def list_paused() -> Sequence[Vm]:
-            vms = await list_all()
-            if not self.problem:
-                return vms
-            return [replace(vm, status=Status.REPAIRING, problem=self.problem) for vm in vms]
-
-        provider.list = list_paused  # type: ignore[method-assign]
-        return provider
-
-
 async def test_vms_that_stand_still_are_shown_with_the_reason_until_they_continue(tmp_path: Path) -> None:
     groups = {"default": {"web": {"template": "web", "size": 2}}}
     collecting = {"interval": "200ms", "registration_timeout": "60s"}
-    async with Paused(tmp_path, config(groups=groups, garbage_collection=collecting)) as world:
+    async with AlarmWorld(tmp_path, config(groups=groups, garbage_collection=collecting)) as world:
         await world.start()
         admin = await shell(world)
         await admin.ok("wait")
